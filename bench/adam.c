@@ -2,8 +2,7 @@
 /*
  * Compares Adam's kernels with the memory bandwidth: bytes per second of an update with bf16
  * gradients and weights over arrays much larger than the caches, alternating with simple memory
- * loops on as many threads. An update reads 14 and writes 14 bytes per element. Prints one JSON
- * object.
+ * loops on as many threads; for each format of the state. Prints one JSON object.
  */
 #include "base/clock.h"
 #include "optim/kernels/kernel.h"
@@ -23,9 +22,26 @@
 
 enum { MASTER, EXP_AVG, EXP_AVG_SQ, FP32_ARRAYS };
 
+/* `bytes`: read and written per element, of state, gradients and weights. */
+static const struct format {
+	const char *name;
+	enum moments moments;
+	bool split;
+	double bytes;
+} formats[] = {
+	{"fp32", MOMENTS_FP32, false, 28},
+	{"split", MOMENTS_FP32, true, 26},
+	{"bf16", MOMENTS_BF16, true, 18},
+	{"8bit", MOMENTS_8BIT, true, 14 + 16.0 / STATE_BLOCK},
+};
+
+#define FORMATS (sizeof(formats) / sizeof(formats[0]))
+
 struct arrays {
 	float *state[FP32_ARRAYS];
 	uint16_t *gradients, *weights;
+	struct state_run packed[FORMATS]; /* of the first format: `state` */
+	uint16_t *packed_weights[FORMATS];
 	size_t elements;
 };
 
@@ -97,6 +113,7 @@ struct part {
 	pthread_t thread;
 	pthread_barrier_t *barrier;
 	const struct kernel *kernel; /* NULL: run `loop` */
+	unsigned format;
 	loop_fn *loop;
 	const struct arrays *arrays;
 	size_t from, n;
@@ -121,13 +138,16 @@ static void work(const struct part *part)
 	const struct arrays *arrays = part->arrays;
 	size_t from = part->from;
 
-	if (part->kernel)
-		part->kernel->adam(&adam, arrays->state[MASTER] + from,
-				   arrays->state[EXP_AVG] + from, arrays->state[EXP_AVG_SQ] + from,
-				   arrays->gradients + from, NVS_BF16, arrays->weights + from,
-				   NVS_BF16, part->n);
-	else
+	if (part->kernel) {
+		struct state_run run = state_run_from(&arrays->packed[part->format], from);
+		struct noise noise = noise_of(1, 0, 1, from);
+
+		part->kernel->adam_packed(&adam, &run, &noise, arrays->gradients + from, NVS_BF16,
+					  arrays->packed_weights[part->format] + from, NVS_BF16,
+					  part->n);
+	} else {
 		part->loop(arrays, from, part->n);
+	}
 }
 
 static void *run_part(void *arg)
@@ -168,8 +188,8 @@ static unsigned processor(unsigned i)
 
 /* One pass over all elements by `threads` threads; returns the seconds from the first start to the
  * last end. */
-static double pass(const struct arrays *arrays, const struct kernel *kernel, loop_fn *loop,
-		   unsigned threads)
+static double pass(const struct arrays *arrays, const struct kernel *kernel, unsigned format,
+		   loop_fn *loop, unsigned threads)
 {
 	struct part parts[THREADS_MAX];
 	pthread_barrier_t barrier;
@@ -177,14 +197,15 @@ static double pass(const struct arrays *arrays, const struct kernel *kernel, loo
 
 	pthread_barrier_init(&barrier, NULL, threads);
 	for (unsigned i = 0; i < threads; i++) {
-		size_t from = arrays->elements / threads * i;
-		size_t to = i + 1 == threads ? arrays->elements
-					     : arrays->elements / threads * (i + 1);
+		size_t each = arrays->elements / threads / STATE_BLOCK * STATE_BLOCK;
+		size_t from = each * i;
+		size_t to = i + 1 == threads ? arrays->elements : from + each;
 		int error;
 
 		parts[i] = (struct part){
 			.barrier = &barrier,
 			.kernel = kernel,
+			.format = format,
 			.loop = loop,
 			.arrays = arrays,
 			.from = from,
@@ -210,7 +231,7 @@ static double pass(const struct arrays *arrays, const struct kernel *kernel, loo
 /* Bytes per second, by round. */
 struct measured {
 	unsigned rounds;
-	double kernel[KERNELS_MAX][ROUNDS_MAX];
+	double kernel[KERNELS_MAX][FORMATS][ROUNDS_MAX];
 	double loop[LOOPS][ROUNDS_MAX];
 };
 
@@ -226,10 +247,12 @@ static void take_turns(const struct arrays *arrays, unsigned threads, double sec
 		for (unsigned i = 0; i < LOOPS; i++)
 			measured->loop[i][round] = (double)loops[i].bytes *
 						   (double)arrays->elements /
-						   pass(arrays, NULL, loops[i].fn, threads);
+						   pass(arrays, NULL, 0, loops[i].fn, threads);
 		for (unsigned i = 0; (kernel = kernel_at(i)) && i < KERNELS_MAX; i++)
-			measured->kernel[i][round] = (double)ADAM_BYTES * (double)arrays->elements /
-						     pass(arrays, kernel, NULL, threads);
+			for (unsigned f = 0; f < FORMATS; f++)
+				measured->kernel[i][f][round] =
+					formats[f].bytes * (double)arrays->elements /
+					pass(arrays, kernel, f, NULL, threads);
 	}
 	measured->rounds = round;
 }
@@ -273,10 +296,13 @@ static void print_measured(const struct measured *measured, unsigned threads)
 	}
 	printf("},\n     \"best_memory\": \"%s\",\n     \"kernels\": [", loops[best].name);
 	for (unsigned i = 0; i < KERNELS_MAX && kernel_at(i); i++)
-		printf("%s\n      {\"kernel\": \"%s\", \"bytes_per_second\": %.0f, "
-		       "\"of_memory\": %.3f}",
-		       i ? "," : "", kernel_at(i)->name, median(measured->kernel[i], n),
-		       median_ratio(measured->kernel[i], measured->loop[best], n));
+		for (unsigned f = 0; f < FORMATS; f++)
+			printf("%s\n      {\"kernel\": \"%s\", \"format\": \"%s\", "
+			       "\"bytes_per_element\": %.3f, \"bytes_per_second\": %.0f, "
+			       "\"of_memory\": %.3f}",
+			       i || f ? "," : "", kernel_at(i)->name, formats[f].name,
+			       formats[f].bytes, median(measured->kernel[i][f], n),
+			       median_ratio(measured->kernel[i][f], measured->loop[best], n));
 	printf("]}");
 }
 
@@ -308,6 +334,31 @@ static void make_arrays(struct arrays *arrays, size_t elements)
 	for (size_t i = 0; i < elements; i++)
 		arrays->gradients[i] = (uint16_t)(0x3c00 + i % 1024);
 	memset(arrays->weights, 0, elements * sizeof(uint16_t));
+	arrays->packed[0] = (struct state_run){
+		.moments = MOMENTS_FP32,
+		.master = arrays->state[MASTER],
+		.exp_avg = arrays->state[EXP_AVG],
+		.exp_avg_sq = arrays->state[EXP_AVG_SQ],
+	};
+	arrays->packed_weights[0] = arrays->weights;
+	for (unsigned f = 1; f < FORMATS; f++) {
+		enum moments moments = formats[f].moments;
+		size_t scales = scales_count(moments, elements);
+
+		arrays->packed[f] = (struct state_run){
+			.moments = moments,
+			.split = formats[f].split,
+			.master = map(elements * master_size(formats[f].split)),
+			.exp_avg = map(elements * moment_size(moments)),
+			.exp_avg_sq = map(elements * moment_size(moments)),
+			.exp_avg_scales = scales ? map(scales * sizeof(float)) : NULL,
+			.exp_avg_sq_scales = scales ? map(scales * sizeof(float)) : NULL,
+		};
+		arrays->packed_weights[f] = map(elements * sizeof(uint16_t));
+		kernel_best()->pack(&arrays->packed[f], NULL, arrays->state[MASTER],
+				    arrays->state[EXP_AVG], arrays->state[EXP_AVG_SQ],
+				    arrays->packed_weights[f], NVS_BF16, elements);
+	}
 }
 
 static double number(const char *text, const char *option)
@@ -354,9 +405,8 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	make_arrays(&arrays, (size_t)elements);
-	printf("{\"elements\": %zu, \"bytes_per_element\": %u, \"best_kernel\": \"%s\",\n"
-	       "   \"runs\": [\n",
-	       arrays.elements, ADAM_BYTES, kernel_best()->name);
+	printf("{\"elements\": %zu, \"best_kernel\": \"%s\",\n   \"runs\": [\n", arrays.elements,
+	       kernel_best()->name);
 	for (unsigned threads = 1; threads <= threads_max; threads++) {
 		static struct measured measured;
 

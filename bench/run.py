@@ -28,7 +28,7 @@ from with_accelerate import PART as ACCELERATE
 from with_deepspeed import PART as DEEPSPEED
 from with_torch import PART as TORCH
 
-ADAM_ELEMENTS = 16 << 20  # 448 MiB, more than caches hold
+ADAM_ELEMENTS = 16 << 20  # 448 MiB in fp32, more than caches hold
 
 ELEMENTS = 1 << 27
 STATE_BYTES = 12 * ELEMENTS  # fp32 master weight and two moments
@@ -132,7 +132,7 @@ def adam_round(args):
         f"{args.build}/bench/adam", "--elements", ADAM_ELEMENTS, "--seconds", args.seconds])
     for turn in report["runs"]:
         for kernel in turn["kernels"]:
-            results["adam", turn["threads"], kernel["kernel"]] = {
+            results["adam", turn["threads"], kernel["kernel"], kernel["format"]] = {
                 "gb_s": kernel["bytes_per_second"] / 1e9,
                 "memory_gb_s": max(turn["memory"].values()) / 1e9,
                 "of_memory": kernel["of_memory"]}
@@ -141,14 +141,19 @@ def adam_round(args):
 
 def adam_print(rounds):
     print_rows(("Adam's update", "GB/s", "memory GB/s", "of it"), [
-        (f"{key[2]}, {key[1]} thread{'s' * (key[1] > 1)}",
+        (f"{key[3]}, {key[2]}, {key[1]} thread{'s' * (key[1] > 1)}",
          *(f"{median(rounds, key, figure):.2f}" for figure in ("gb_s", "memory_gb_s", "of_memory")))
         for key in rounds[0] if key[0] == "adam"])
 
 
 def adam_goals(rounds):
-    best = max(median(rounds, key, "of_memory") for key in rounds[0] if key[:2] == ("adam", 2))
-    return [at_least("Adam on two threads: of the memory's bandwidth", 0.8, best)]
+    best = {}
+    for key in rounds[0]:
+        # Codes of 8 bits take so many roots that the processor bounds them.
+        if key[:2] == ("adam", 2) and key[3] != "8bit":
+            best[key[3]] = max(best.get(key[3], 0), median(rounds, key, "of_memory"))
+    return [at_least(f"Adam on two threads, {state} state: of the memory's bandwidth", 0.8, of)
+            for state, of in best.items()]
 
 
 # ---- step: the optimizer

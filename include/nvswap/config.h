@@ -53,6 +53,14 @@ enum nvs_ioengine {
 
 enum nvs_device { NVS_DEVICE_NONE, NVS_DEVICE_CPU, NVS_DEVICE_NVME };
 
+/* The format of an optimizer's state, nvswap.optimizer_state. docs/state-formats.md has the bits. */
+enum nvs_optimizer_state {
+	NVS_STATE_FP32,	 /* "fp32": master weights, exp_avg and exp_avg_sq in float32 */
+	NVS_STATE_SPLIT, /* "split": the master weight is the bf16 weight and 16 bits more */
+	NVS_STATE_BF16,	 /* "bf16": the same, and exp_avg and exp_avg_sq in bfloat16 */
+	NVS_STATE_8BIT,	 /* "8bit": the same, and these in 8 bits, with a scale per 128 elements */
+};
+
 #define NVS_PATHS_MAX	      16
 #define NVS_BLOCK_SIZE_MIN    512u
 #define NVS_BLOCK_SIZE_MAX    (1u << 30)
@@ -154,7 +162,7 @@ NVS_API int nvs_config_set(struct nvs_config *config, const char *key, const cha
 			   struct nvs_error *error);
 /*
  * Sets one setting to a number, otherwise as nvs_config_set: to a whole one, to true (1) or false
- * (0), or to a value of enum nvs_ioengine or enum nvs_device.
+ * (0), or to a value of enum nvs_ioengine, nvs_device or nvs_optimizer_state.
  * Errors:
  * -EINVAL  `config` or `key` is NULL; no such key, or one that has no effect in nvswap; the number
  *          is out of range; or the setting is of another type, such as text, a path or a list
@@ -184,7 +192,7 @@ NVS_API int nvs_config_get(const struct nvs_config *config, const char *key, cha
 			   size_t nbytes, struct nvs_error *error);
 /*
  * Reads a setting that is a number: a whole one, true (1) or false (0), or a value of enum
- * nvs_ioengine or enum nvs_device.
+ * nvs_ioengine, nvs_device or nvs_optimizer_state.
  * Errors:
  * -EINVAL  an argument is NULL; there is no such key, or it has no effect in nvswap; or its value is
  *          of another type
@@ -205,8 +213,9 @@ NVS_API const char *nvs_config_get_path(const struct nvs_config *config, enum nv
 					unsigned i);
 /*
  * Returns the pool size of a block in bytes: buffer_count x buffer_size x the size of an element;
- * for the optimizer also 12 bytes per element of optimizer_max_in_cpu. 0: an argument is NULL or no
- * such block; UINT64_MAX: it exceeds 64 bits.
+ * for the optimizer also 12 bytes per element of optimizer_max_in_cpu, of which nvs_optimizer_open
+ * takes what nvswap.optimizer_state needs. 0: an argument is NULL or no such block; UINT64_MAX: it
+ * exceeds 64 bits.
  */
 NVS_API uint64_t nvs_config_pool_bytes(const struct nvs_config *config, enum nvs_block block);
 

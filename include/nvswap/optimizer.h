@@ -72,6 +72,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "nvswap/config.h"
 #include "nvswap/step.h"
 
 #ifdef __cplusplus
@@ -79,9 +80,10 @@ extern "C" {
 #endif
 
 /*
- * Groups of parameters (DeepSpeed's sub-groups) have fp32 master weights, exp_avg and exp_avg_sq in
- * the store of the offload_optimizer block. A step reads, updates and writes them back tile by
- * tile, all three concurrently. The caller owns weights and gradients; a caller that accumulates
+ * Groups of parameters (DeepSpeed's sub-groups) have master weights, exp_avg and exp_avg_sq, in
+ * fp32 or in the format of nvswap.optimizer_state, in the store of the offload_optimizer block. A
+ * step reads, updates and writes them back tile by tile, all three concurrently. The caller owns
+ * weights and gradients; a caller that accumulates
  * gradients, or has no room for them, adds them piece by piece instead.
  * Calls on one optimizer are serialized: a second thread's call waits for the first, and so does
  * one by the log function, which has a thread of its own. One that is made within another on the
@@ -152,15 +154,21 @@ struct nvs_optimizer_options {
  * first on; the others stay in host memory. State that was never written is created in the first
  * step (fast_init) or here. A kept store keeps its state: the contents of `weights` are ignored,
  * and nvs_optimizer_get_weights fills them. `options` may be NULL. With `groups` NULL and n 0 the
- * groups are those of a kept store, without weights and of any number of elements; ratio and
- * grad_accum_dtype are its own too. nvs_optimizer_get_group_info has their names and sizes.
+ * groups are those of a kept store, without weights and of any number of elements; ratio,
+ * grad_accum_dtype and the format of the state are its own too. nvs_optimizer_get_group_info has
+ * their names and sizes.
  *
  * With "nvswap": {"read_only": true} the state of a kept store is only read, by any number of
  * optimizers at once, and nothing of the store changes. nvs_optimizer_get, nvs_optimizer_export,
  * nvs_optimizer_get_weights, nvs_optimizer_set_weights, nvs_optimizer_sum_gradients,
  * nvs_optimizer_sum_groups and calls that return information work; the others are -EROFS, and
- * nvs_optimizer_close commits nothing. The groups, `ratio` and grad_accum_dtype must be those of
- * the store; optimizer.type may be any.
+ * nvs_optimizer_close commits nothing. The groups, `ratio`, grad_accum_dtype and format must be
+ * those of the store; optimizer.type may be any.
+ *
+ * With nvswap.optimizer_state other than fp32 the state takes fewer bytes, and is float32 in all
+ * calls: see docs/state-formats.md. Unless the store is kept, the master weights of a bf16 group
+ * with `weights` are then these and a remainder of 16 bits: to change such weights between steps
+ * changes the master weights as much, and to set these changes the weights.
  * Errors: those of nvs_engine_open and nvs_tensor_register, with options->aio those of
  * nvs_engine_open_on, and
  * -E2BIG      a group has more than sub_group_size elements
@@ -173,12 +181,13 @@ struct nvs_optimizer_options {
  * -EEXIST     two groups have the same name
  * -ENOTSUP    optimizer.type is not Adam, AdamW or "" (Adam) and no update function is given, or
  *             optimizer.params.amsgrad is true; or fp16_master_weights_and_grads,
- *             bf16_master_weights_and_grads or bf16_optimizer_states is true: state is float32
+ *             bf16_master_weights_and_grads or bf16_optimizer_states is true:
+ *             nvswap.optimizer_state chooses the format
  * -ENODATA    nvswap.read_only is true or `groups` is NULL, and there is no kept store or no
  *             optimizer's state in it, or no table of groups
  * -EUCLEAN    the store's metadata, the optimizer's header or the table of groups is damaged
- * -ESTALE     the kept store has other groups, another ratio or grad_accum_dtype, or its tiles do
- *             not fit the pool
+ * -ESTALE     the kept store has other groups, another ratio, grad_accum_dtype or format of the
+ *             state, or its tiles do not fit the pool
  * -EBADMSG    the drive lost bytes of the state that is read here
  * -ETIMEDOUT  the drive hangs (io_timeout_ms). Memory that it may still write to, and the lock of
  *             the store, are released when the process ends
@@ -335,6 +344,12 @@ struct nvs_optimizer_info {
 	bool kept;	     /* the store outlives the optimizer */
 	bool unfinished;     /* a step has failed, maybe of a run before: call nvs_optimizer_step */
 	uint64_t generation; /* number of the store's last commit (nvs_engine_generation) */
+	enum nvs_optimizer_state state; /* the format of the state */
+	uint64_t numel;			/* elements of all groups */
+	uint64_t split_numel;		/* those of them whose master weight is the bf16 weight and
+					   a remainder of 16 bits; the others have 4 bytes */
+	double step_bytes;		/* read and written by a step for each element that is
+					   offloaded and not in the cache: 24 with fp32 */
 };
 enum nvs_gradients {
 	NVS_GRADIENTS_NONE,
@@ -366,9 +381,11 @@ enum nvs_optimizer_part { NVS_MASTER, NVS_EXP_AVG, NVS_EXP_AVG_SQ };
  * Read and write state of a group: numel elements from the group's element `offset` on. `data` has
  * numel elements of the caller's. Only the part that is asked for is read. Calls that walk through
  * a part from one element to the next, in pieces of any length, read each byte once and find the
- * next ones read ahead; walks through all three parts may alternate. nvs_optimizer_set writes
- * behind: a failed write is reported by this or a later nvs_optimizer_set, by the next pass or by
- * the next commit, and what was set stays in the pool.
+ * next ones read ahead; walks through all three parts may alternate. With another format than fp32
+ * what is set is rounded to nearest; in 8 bits that may round the others of its 128 elements again,
+ * and master weights that are remainders are read and written with exp_avg_sq. nvs_optimizer_set
+ * writes behind: a failed write is reported by this or a later nvs_optimizer_set, by the next pass
+ * or by the next commit, and what was set stays in the pool.
  * Errors:
  * -EBUSY   nvs_optimizer_set: a step has failed and is not finished
  * -EINVAL  no such group or part, elements beyond the group's end, or a NULL argument
@@ -422,7 +439,8 @@ NVS_API int nvs_optimizer_set_step(struct nvs_optimizer *optimizer, uint64_t ste
 				   struct nvs_error *error);
 /*
  * Copies the master weights of every group to its `weights`, as a step does. After an error some of
- * them are copied and the others are not.
+ * them are copied and the others are not. Weights that are a part of their master weights
+ * (nvs_optimizer_info.split_numel) stay as they are.
  * Errors:
  * -EINVAL  `optimizer` is NULL
  * Others   those of nvs_tensor_swap_in and nvs_tensor_wait; that of a write of nvs_optimizer_set
@@ -430,7 +448,8 @@ NVS_API int nvs_optimizer_set_step(struct nvs_optimizer *optimizer, uint64_t ste
 NVS_API int nvs_optimizer_get_weights(struct nvs_optimizer *optimizer, struct nvs_error *error);
 /*
  * Moves groups' `weights`: weights[i], of n, is where those of group i are from now on, with the
- * same elements, or NULL: they stay. The contents are the caller's to copy.
+ * same elements, or NULL: they stay. The contents are the caller's to copy; they are a part of
+ * split master weights.
  * Errors, with which nothing is changed:
  * -EBUSY   a step has failed and is not finished
  * -EINVAL  `optimizer` or `weights` is NULL, n is not the number of groups, a group had no

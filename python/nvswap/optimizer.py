@@ -470,7 +470,8 @@ class Optimizer(Handle):
             return float(lib.nvs_optimizer_loss_scale(pointer))
 
     def info(self) -> Dict[str, Any]:
-        """The fields of struct nvs_optimizer_info: step, loss_scale, ngroups, kept, unfinished."""
+        """The fields of struct nvs_optimizer_info: step, loss_scale, ngroups, kept, unfinished; and of
+        the state's format, split_numel and step_bytes."""
         info, error = ffi.new("struct nvs_optimizer_info *"), new_error()
         info.size = ffi.sizeof("struct nvs_optimizer_info")
         with self._open() as pointer:

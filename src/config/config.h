@@ -97,6 +97,7 @@ struct nvs_config {
 	char rank_variable[64];	       /* environment variable with the rank; "": `rank` is set */
 	uint64_t stripe_size;	       /* bytes; 0: one block_size. Matters with several paths */
 	uint64_t optimizer_max_in_cpu; /* elements whose state stays in memory between steps */
+	enum nvs_optimizer_state optimizer_state; /* its format; NVS_STATE_FP32 */
 	uint32_t optimizer_threads;    /* compute threads; 0: one per core near the drive */
 	enum deepspeed_depth deepspeed;
 	bool progress; /* for Python: a DeepSpeed job tells of it */

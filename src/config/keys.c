@@ -58,9 +58,14 @@
 
 static const char *const grad_names[] = {
 	[NVS_F32] = "fp32", [NVS_F16] = "fp16", [NVS_BF16] = "bf16"};
+static const char *const state_names[] = {[NVS_STATE_FP32] = "fp32",
+					  [NVS_STATE_SPLIT] = "split",
+					  [NVS_STATE_BF16] = "bf16",
+					  [NVS_STATE_8BIT] = "8bit"};
 static const char *const depth_names[] = {
 	[DEEPSPEED_OPS] = "ops", [DEEPSPEED_SWAPPERS] = "swappers", [DEEPSPEED_STEP] = "step"};
 static const struct config_choices grad_dtypes = {grad_names, COUNT_OF(grad_names), false};
+static const struct config_choices optimizer_states = {state_names, COUNT_OF(state_names), true};
 static const struct config_choices deepspeed_depths = {depth_names, COUNT_OF(depth_names), false};
 
 const struct config_key config_keys[] = {
@@ -244,6 +249,10 @@ const struct config_key config_keys[] = {
 	      "elements whose optimizer state stays in the pool between steps"),
 	WHOLE(NVSWAP, "optimizer_threads", 32, optimizer_threads, 0, 0, THREADS_MAX, 0,
 	      "threads that compute optimizer steps; 0: one per core near the drive"),
+	CHOICE(NVSWAP, "optimizer_state", optimizer_states, optimizer_state, NVS_STATE_FP32,
+	       "\"fp32\"",
+	       "format of the optimizer's state: master weights and moments in fp32, or in fewer "
+	       "bytes; see docs/state-formats.md"),
 	BOOL(NVSWAP, "progress", progress, true,
 	     "a DeepSpeed job says on standard error how far its stores are filled, and at its end "
 	     "what was moved; false: nothing"),

@@ -91,11 +91,11 @@ int check_values(const struct nvs_config *config, struct nvs_error *error)
 				  : config->bf16_optimizer_states ? "bf16.bf16_optimizer_states"
 								  : NULL;
 
-		/* The state is float32, whatever the parameters are. */
+		/* DeepSpeed's keys mean formats without stochastic rounding. */
 		if (key && !config->read_only)
 			rc = error_about(error, -ENOTSUP, key, 0, 0,
-					 "%s is true, but nvswap keeps master weights and "
-					 "optimizer state in float32: set it to false",
+					 "%s is true, but nvswap.optimizer_state chooses the "
+					 "format of nvswap's state: set that, and this to false",
 					 key);
 	}
 	if (rc)

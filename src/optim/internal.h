@@ -10,8 +10,8 @@
  *	kernels: plain avx2 avx512 kernel
  *	step: numbers scaler adam
  *	calls: threads checks
- *	state: state layout tensors walks
- *	pass: gradients tile task pass
+ *	state: state format layout tensors walks
+ *	pass: room gradients tile task pass
  *	state: initial bulk tiles ranges
  *	step: update step
  *	kept: groups header stored_groups keep
@@ -34,7 +34,6 @@
 #include "swap/swap.h"
 
 #define PARTS	       3u /* enum nvs_optimizer_part */
-#define STATE_BYTES    (PARTS * sizeof(float))
 #define SLICE	       (32u * 1024)  /* elements per task of a thread */
 #define SUM_BLOCKS     (16u * 1024)  /* blocks per sum task */
 #define TILE_UNIT      SUM_BLOCK     /* elements; groups and tiles begin at multiples of it */
@@ -88,11 +87,13 @@ enum tile_task {
 
 struct tile {
 	struct nvs_tensor *parts[PARTS]; /* NULL: in host memory, in a store that is not kept */
+	char *host;			 /* its state in host memory, part after part; or NULL */
 	uint64_t pin;			 /* of all parts, while they are fetched or held */
 	uint32_t slices;		 /* slices that the pass has yet to compute */
 	enum tile_place place;
 	enum tile_progress progress;
 	enum tile_task task; /* under the lock of the pass */
+	bool split;	     /* its master weights are the caller's weights and remainders */
 };
 
 struct gradient_tile {
@@ -149,12 +150,19 @@ struct nvs_optimizer {
 	bool walking;		       /* there are such walks */
 	uint64_t walk_failures;	       /* the engine's failed writes that were reported to them */
 
+	/* The format of the state: see state/format.c. */
+	enum nvs_optimizer_state state;
+	enum moments moments;
+	bool splits; /* master weights of bf16 weights are these and remainders */
+	bool takes_state; /* the state of the kept store, whatever is configured */
+
 	enum nvs_dtype gradient_dtype;
 	uint64_t gradient_numel; /* of a gradient tile */
 	struct gradient_tile *gradients;
 	size_t ngradients;
 	bool gradients_registered;
 
+	float **floats;		     /* per thread: PARTS x SLICE, for state_open */
 	float **scratch;	     /* per thread: SLICE gradients for the caller's function */
 	uint16_t **lowered;	     /* per thread: SLICE weights that have no array */
 	float *zeros;		     /* SLICE zeros, for gradients that were never added */
@@ -222,6 +230,54 @@ enum call_needs {
 int call_begin(struct nvs_optimizer *optimizer, unsigned needs, struct nvs_error *error);
 void call_end(struct nvs_optimizer *optimizer);
 
+/* ---- format.c ---- */
+/* Sets the format of the state, before anything is laid out. */
+void format_choose(struct nvs_optimizer *optimizer, enum nvs_optimizer_state state);
+/* Ends the choice when the groups are known. */
+void format_settle(struct nvs_optimizer *optimizer);
+/* Whether the master weights of a group may be its weights and remainders. */
+bool splits_group(const struct nvs_optimizer *optimizer, const struct group *group);
+/* Whether some part of a tile holds other than float32. */
+bool is_packed(const struct nvs_optimizer *optimizer, size_t tile);
+/* The bytes of a part of a tile, and the type of the elements of its tensor. */
+uint64_t part_nbytes(const struct nvs_optimizer *optimizer, size_t tile, unsigned part);
+enum nvs_dtype part_dtype(const struct nvs_optimizer *optimizer, size_t tile, unsigned part);
+/* The bytes of the state of numel elements, a multiple of TILE_UNIT, in any tile at most. */
+uint64_t state_nbytes(const struct nvs_optimizer *optimizer, uint64_t numel);
+/* A part of a tile, whose state must be in memory here and below. */
+void *tile_part(const struct nvs_optimizer *optimizer, size_t tile, unsigned part);
+/* Makes elements [from, from + n) of a tile 0; of a split one, the remainders. */
+void state_clear(const struct nvs_optimizer *optimizer, size_t tile, uint64_t from, uint64_t n);
+/* The state of a segment, which lies in the tile, as the kernels take it. */
+struct state_run state_packed(const struct nvs_optimizer *optimizer, size_t tile,
+			      const struct segment *segment);
+/* The caller's weights of a segment, or NULL. */
+void *group_weights(const struct nvs_optimizer *optimizer, const struct segment *segment);
+/* The random bits with which a step rounds a segment's state. */
+struct noise noise_at(const struct nvs_optimizer *optimizer, const struct segment *segment,
+		      uint64_t step);
+/*
+ * Opens the state of a segment of up to SLICE elements as float32: in the tile, or in memory of the
+ * thread, where only `read` gives it contents.
+ */
+struct nvs_state_run state_open(const struct nvs_optimizer *optimizer, size_t tile,
+				const struct segment *segment, unsigned thread, bool read);
+/* Ends the change of such a state, and copies its master weights to the caller's weights. Rounds as
+ * this step does, or with 0 to nearest. */
+void state_close(const struct nvs_optimizer *optimizer, size_t tile, const struct segment *segment,
+		 const struct nvs_state_run *run, uint64_t step);
+/* Copies a segment's master weights to the caller's weights, if there are any. */
+void give_weights(const struct nvs_optimizer *optimizer, const struct segment *segment,
+		  const float *master);
+/* Whether `other` must be in memory for part_read and part_write of a part. */
+bool part_needs(const struct nvs_optimizer *optimizer, size_t tile, unsigned part, unsigned other);
+/* Copy a part of a segment out of the state and into it, rounded to nearest. The master weights of
+ * a split tile are copied into the caller's weights too. */
+void part_read(const struct nvs_optimizer *optimizer, size_t tile, unsigned part,
+	       const struct segment *segment, float *to);
+void part_write(const struct nvs_optimizer *optimizer, size_t tile, unsigned part,
+		const struct segment *segment, const float *from);
+
 /* ---- layout.c ---- */
 /* Checks and copies the groups, and computes the length of the flat space. */
 int layout_groups(struct nvs_optimizer *optimizer, const struct nvs_group_spec *specs, size_t n,
@@ -236,10 +292,8 @@ uint64_t layout_tile_numel(const struct nvs_optimizer *optimizer);
 /* Finds the next segment in [*from, end) of the flat space and moves *from behind it. */
 bool next_segment(const struct nvs_optimizer *optimizer, uint64_t *from, uint64_t end,
 		  struct segment *segment);
-/* A part of a tile's state, which must be in memory. */
-float *tile_part(const struct nvs_optimizer *optimizer, size_t tile, enum nvs_optimizer_part part);
-/* The bytes of each tensor: a part of a tile, or gradients. */
-static inline uint64_t part_bytes(const struct nvs_optimizer *optimizer)
+/* The bytes of a tensor of gradients. */
+static inline uint64_t gradients_nbytes(const struct nvs_optimizer *optimizer)
 {
 	assert(optimizer->tile_numel);
 	return optimizer->tile_numel * sizeof(float);
@@ -294,8 +348,21 @@ int walks_check_written(struct nvs_optimizer *optimizer, struct nvs_error *error
 /* Ends the walks, and evicts what they have left in the pool. */
 void walks_end(struct nvs_optimizer *optimizer);
 
-/* ---- pass.c ---- */
+/* ---- room.c ---- */
 struct pass;
+#define NO_TILE SIZE_MAX
+/*
+ * Pins tensors of the tile `own`, or of none, for new contents or to `read` them; waits for room,
+ * for which other tiles may be held no longer. `pass` is that of the caller, or NULL.
+ */
+int pin_in_room(struct nvs_optimizer *optimizer, struct pass *pass, size_t own,
+		struct nvs_tensor *const *tensors, size_t n, bool read, uint64_t *pin,
+		struct nvs_error *error);
+/* Reads them outside a pass, and waits until they have landed. On an error none is pinned. */
+int pin_and_read(struct nvs_optimizer *optimizer, size_t own, struct nvs_tensor *const *tensors,
+		 size_t n, uint64_t *pin, struct nvs_error *error);
+
+/* ---- pass.c ---- */
 /* What a pass does with every tile that it wants. */
 struct pass_kind {
 	bool writes;	  /* it changes the tiles */
@@ -331,9 +398,6 @@ int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 
 /* ---- bulk.c ---- */
 bool every_tile(const struct nvs_optimizer *optimizer, size_t tile);
-/* The segment of a tile, whose state is in memory, as callers see it. */
-struct nvs_state_run state_run(const struct nvs_optimizer *optimizer, size_t tile,
-			       const struct segment *segment);
 /* Runs a pass over every tile, unless a step is unfinished or the store is only read. */
 int bulk_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void *arg,
 	     struct nvs_error *error);
@@ -341,12 +405,6 @@ int bulk_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 /* ---- initial.c ---- */
 /* Creates the state of a fresh tile's elements from the weights. */
 void init_slice(struct nvs_optimizer *optimizer, size_t tile, uint64_t from, uint64_t n);
-/* Copies a segment's master weights to the caller's weights, if there are any. */
-void give_weights(const struct nvs_optimizer *optimizer, const struct segment *segment,
-		  const float *master);
-/* The same for elements [from, from + n) of a tile. */
-void give_tile_weights(const struct nvs_optimizer *optimizer, size_t tile, uint64_t from,
-		       uint64_t n);
 /* Creates and writes the state of all fresh tiles. */
 int init_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error);
 

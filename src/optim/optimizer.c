@@ -22,7 +22,7 @@ static int too_small(const struct nvs_optimizer *optimizer, uint64_t tile_numel,
 		     struct nvs_error *error)
 {
 	const struct nvs_config *config = &optimizer->config;
-	uint64_t need = (optimizer->ncached + 2) * tile_numel * STATE_BYTES;
+	uint64_t need = (optimizer->ncached + 2) * state_nbytes(optimizer, tile_numel);
 	uint64_t step = config->offload[NVS_OFFLOAD_OPTIMIZER].buffer_count * sizeof(float);
 
 	assert(step && tile_numel);
@@ -47,10 +47,16 @@ static int open_engine(struct nvs_optimizer *optimizer, const struct nvs_config 
 	    config.offload[NVS_OFFLOAD_OPTIMIZER].device != NVS_DEVICE_NONE)
 		return too_small(optimizer, TILE_UNIT, -EINVAL, error);
 
-	uint64_t tile = layout_tile_numel_max(optimizer) * STATE_BYTES;
+	uint64_t longest = align_up(layout_tile_numel_max(optimizer), TILE_UNIT);
+	uint64_t tile = state_nbytes(optimizer, longest);
 	uint64_t gradients = optimizer->flat * nvs_dtype_size(optimizer->gradient_dtype);
-	uint64_t most = optimizer->flat * STATE_BYTES + gradients + 6 * tile;
+	uint64_t most = state_nbytes(optimizer, optimizer->flat) + gradients + 6 * tile;
 
+	/* The configuration counts the cache's elements as float32. */
+	if (optimizer->state != NVS_STATE_FP32)
+		config.optimizer_max_in_cpu = (config.optimizer_max_in_cpu / TILE_UNIT + 1) *
+					      state_nbytes(optimizer, TILE_UNIT) /
+					      (PARTS * sizeof(float));
 	/* The pool is no larger than all state and gradients. */
 	if (nvs_config_pool_bytes(&config, NVS_OFFLOAD_OPTIMIZER) > most) {
 		config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 1;
@@ -83,19 +89,34 @@ static uint64_t offloaded_numel(const struct nvs_optimizer *optimizer)
 	return numel;
 }
 
+/* The bytes that a tile takes in the pool. */
+static uint64_t tile_extent(const struct nvs_optimizer *optimizer, size_t tile)
+{
+	uint64_t unit = engine_unit(optimizer->engine), nbytes = 0;
+
+	for (unsigned part = 0; part < PARTS; part++)
+		nbytes += align_up(part_nbytes(optimizer, tile, part), unit);
+	return nbytes;
+}
+
 static int check_fits(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	int code = optimizer->header ? -ESTALE : -EINVAL; /* a kept store fixes the tiles */
-	uint64_t tile = optimizer->tile_numel * STATE_BYTES, room;
+	uint64_t tile = 0, room;
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
-	assert(tile && optimizer->ncached <= optimizer->noffloaded);
+	assert(optimizer->ncached <= optimizer->noffloaded);
+	for (size_t i = 0; i < optimizer->ntiles; i++)
+		tile = max_u64(tile, tile_extent(optimizer, i));
 	nvs_engine_get_stats(optimizer->engine, &stats);
 	room = stats.pool.bytes / tile;
 	/* A cache for all elements holds all tiles, padding included. */
 	if (optimizer->config.optimizer_max_in_cpu >= offloaded_numel(optimizer) &&
 	    room >= optimizer->noffloaded + 2)
 		optimizer->ncached = optimizer->noffloaded;
+	/* The pool was made for packed tiles without what each part's last unit leaves unused. */
+	if (optimizer->state != NVS_STATE_FP32 && room >= 2)
+		optimizer->ncached = min_u64(optimizer->ncached, room - 2);
 	if (room < optimizer->ncached + 2)
 		return too_small(optimizer, optimizer->tile_numel, code, error);
 	assert(room >= optimizer->ncached + 2);
@@ -105,11 +126,16 @@ static int check_fits(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	return 0;
 }
 
-/* The memory of a thread for the caller's functions, if there are any. */
+/* The memory of a thread for packed state and for the caller's functions, if there are any. */
 static int alloc_scratch(struct nvs_optimizer *optimizer, unsigned thread)
 {
 	assert(thread < threads_count(optimizer->threads));
 	assert(!optimizer->scratch[thread] && !optimizer->lowered[thread]);
+	if (optimizer->floats) {
+		optimizer->floats[thread] = calloc((size_t)PARTS * SLICE, sizeof(float));
+		if (!optimizer->floats[thread])
+			return -ENOMEM;
+	}
 	if (optimizer->update) {
 		optimizer->scratch[thread] = calloc(SLICE, sizeof(float));
 		if (!optimizer->scratch[thread])
@@ -137,8 +163,12 @@ static int open_threads(struct nvs_optimizer *optimizer, struct nvs_error *error
 	n = threads_count(optimizer->threads);
 	optimizer->zeros = calloc(SLICE, sizeof(float));
 	optimizer->sums = calloc(SUM_BLOCKS, sizeof(*optimizer->sums));
+	if (optimizer->state != NVS_STATE_FP32)
+		optimizer->floats = calloc(n, sizeof(*optimizer->floats));
 	optimizer->scratch = calloc(n, sizeof(*optimizer->scratch));
 	optimizer->lowered = calloc(n, sizeof(*optimizer->lowered));
+	if (optimizer->state != NVS_STATE_FP32 && !optimizer->floats)
+		rc = -ENOMEM;
 	for (unsigned i = 0; i < n && optimizer->scratch && optimizer->lowered && !rc; i++)
 		rc = alloc_scratch(optimizer, i);
 	if (rc || !optimizer->zeros || !optimizer->sums || !optimizer->scratch ||
@@ -163,8 +193,11 @@ static int free_all(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	threads_close(optimizer->landing);
 	for (unsigned i = 0; i < n && optimizer->scratch; i++)
 		free(optimizer->scratch[i]);
+	for (unsigned i = 0; i < n && optimizer->floats; i++)
+		free(optimizer->floats[i]);
 	for (unsigned i = 0; i < n && optimizer->lowered; i++)
 		free(optimizer->lowered[i]);
+	free(optimizer->floats);
 	free(optimizer->scratch);
 	free(optimizer->lowered);
 	free(optimizer->zeros);
@@ -201,8 +234,8 @@ static int take_groups(struct nvs_group_spec **copy, const struct nvs_group_spec
 
 static int open_with(struct nvs_optimizer **out, const struct nvs_config *config,
 		     const struct nvs_group_spec *groups, size_t n,
-		     const struct nvs_optimizer_options *options, const struct engine_ops *ops,
-		     void *ops_arg, struct nvs_error *error)
+		     bool takes_state, const struct nvs_optimizer_options *options,
+		     const struct engine_ops *ops, void *ops_arg, struct nvs_error *error)
 {
 	struct nvs_optimizer *optimizer;
 	pthread_mutexattr_t attributes;
@@ -219,6 +252,8 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 	optimizer->read_only = config->read_only;
 	optimizer->keep = (config->keep || config->read_only) &&
 			  config->offload[NVS_OFFLOAD_OPTIMIZER].device == NVS_DEVICE_NVME;
+	format_choose(optimizer, config->optimizer_state);
+	optimizer->takes_state = takes_state;
 	optimizer->gradient_dtype = config->grad_accum_dtype;
 	optimizer->kernel = kernel_best();
 	optimizer->scaler = scaler_init(&config->fp16);
@@ -242,6 +277,8 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 		rc = check_values(config, error);
 	if (!rc)
 		rc = layout_groups(optimizer, groups, n, error);
+	if (!rc)
+		format_settle(optimizer);
 	if (!rc)
 		rc = open_engine(optimizer, config, ops, ops_arg, error);
 	if (!rc)
@@ -270,7 +307,7 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 	return 0;
 }
 
-/* Opens with the groups, ratio and grad_accum_dtype of the kept store. */
+/* Opens with the groups, ratio, grad_accum_dtype and format of the kept store. */
 static int open_stored(struct nvs_optimizer **out, const struct nvs_config *given,
 		       const struct nvs_optimizer_options *options, const struct engine_ops *ops,
 		       void *ops_arg, struct nvs_error *error)
@@ -285,7 +322,7 @@ static int open_stored(struct nvs_optimizer **out, const struct nvs_config *give
 	config.grad_accum_dtype = table.gradient_dtype;
 	/* They were within the bound of the program that made the store. */
 	config.sub_group_size = HEADER_NUMEL_MAX;
-	rc = open_with(out, &config, table.specs, table.n, options, ops, ops_arg, error);
+	rc = open_with(out, &config, table.specs, table.n, true, options, ops, ops_arg, error);
 	groups_free(&table);
 	return rc;
 }
@@ -319,7 +356,8 @@ int optimizer_open_with(struct nvs_optimizer **out, const struct nvs_config *con
 	if (!rc)
 		rc = take_groups(&specs, groups, n, error);
 	if (!rc)
-		rc = open_with(out, config, specs, n, options ? &given : NULL, ops, ops_arg, error);
+		rc = open_with(out, config, specs, n, false, options ? &given : NULL, ops, ops_arg,
+			       error);
 	free(specs);
 	return rc;
 }

@@ -18,7 +18,10 @@ struct tensor_kind {
 	const char *const *what;
 	size_t each;
 	uint64_t numel;
-	enum nvs_dtype dtype;
+	/* The bytes of one of them, and the type of its elements. */
+	uint64_t (*nbytes)(const struct nvs_optimizer *optimizer, size_t place, unsigned which);
+	enum nvs_dtype (*dtype)(const struct nvs_optimizer *optimizer, size_t place,
+				unsigned which);
 };
 
 /* Registers tensors side by side, in the order of the flat space. */
@@ -30,10 +33,12 @@ static int register_some(struct nvs_optimizer *optimizer, const struct tensor_ki
 	char(*names)[NVS_NAME_MAX + 1] = calloc(n, sizeof(*names));
 	int rc = -ENOMEM;
 
-	assert(n && part_bytes(optimizer) == kind->numel * nvs_dtype_size(kind->dtype));
+	assert(n);
 	for (size_t i = 0; i < n && specs && names; i++) {
 		/* Names a tensor by its first group, for errors. */
 		size_t place = (first + i) / kind->each;
+		unsigned which = (unsigned)((first + i) % kind->each);
+		enum nvs_dtype dtype = kind->dtype(optimizer, place, which);
 		uint64_t from = place * kind->numel;
 		struct segment segment = {0};
 		bool found = next_segment(optimizer, &from, from + kind->numel, &segment);
@@ -46,12 +51,12 @@ static int register_some(struct nvs_optimizer *optimizer, const struct tensor_ki
 			length--;
 		/* Its number last: a trace keeps the end of a long name. */
 		snprintf(names[i], NVS_NAME_MAX + 1, "%.*s+%" PRIu64 " %s %zu", length, group,
-			 segment.offset, kind->what[(first + i) % kind->each], place);
+			 segment.offset, kind->what[which], place);
 		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
 						    .name = names[i],
-						    .dtype = kind->dtype,
-						    .numel = part_bytes(optimizer) /
-							     nvs_dtype_size(kind->dtype)};
+						    .dtype = dtype,
+						    .numel = kind->nbytes(optimizer, place, which) /
+							     nvs_dtype_size(dtype)};
 	}
 	if (specs && names)
 		rc = batch_register(optimizer->engine, specs, n, tensors, error);
@@ -67,7 +72,8 @@ static int register_some(struct nvs_optimizer *optimizer, const struct tensor_ki
 int register_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	static const char *const parts[PARTS] = {"master", "exp_avg", "exp_avg_sq"};
-	const struct tensor_kind kind = {parts, PARTS, optimizer->tile_numel, NVS_F32};
+	const struct tensor_kind kind = {parts, PARTS, optimizer->tile_numel, part_nbytes,
+					 part_dtype};
 	size_t n = PARTS * (optimizer->keep ? optimizer->ntiles : optimizer->noffloaded);
 	struct nvs_tensor *tensors[REGISTERED_AT_ONCE];
 	int rc = 0;
@@ -84,11 +90,27 @@ int register_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	return rc;
 }
 
+static uint64_t nbytes_of_gradients(const struct nvs_optimizer *optimizer, size_t place,
+				    unsigned which)
+{
+	(void)place;
+	(void)which;
+	return gradients_nbytes(optimizer);
+}
+
+static enum nvs_dtype dtype_of_gradients(const struct nvs_optimizer *optimizer, size_t place,
+					 unsigned which)
+{
+	(void)place;
+	(void)which;
+	return optimizer->gradient_dtype;
+}
+
 int register_gradients(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	static const char *const what[] = {"gradients"};
-	const struct tensor_kind kind = {what, 1, optimizer->gradient_numel,
-					 optimizer->gradient_dtype};
+	const struct tensor_kind kind = {what, 1, optimizer->gradient_numel, nbytes_of_gradients,
+					 dtype_of_gradients};
 	struct nvs_tensor *tensors[REGISTERED_AT_ONCE];
 	size_t n = optimizer->gradients_registered ? 0 : optimizer->ngradients;
 	int rc = 0;

@@ -389,6 +389,11 @@ int engine_node(const struct nvs_engine *engine)
 	return engine->node;
 }
 
+uint64_t engine_unit(const struct nvs_engine *engine)
+{
+	return store_unit(engine->store);
+}
+
 uint64_t engine_write_failures(struct nvs_engine *engine, struct nvs_error *last)
 {
 	uint64_t n;

@@ -58,6 +58,8 @@ int batch_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 /* The machine's topology, and the NUMA node of the pool (-1: none). */
 const struct topo *engine_topo(const struct nvs_engine *engine);
 int engine_node(const struct nvs_engine *engine);
+/* The bytes of which a tensor takes whole multiples in the pool and in the store. */
+uint64_t engine_unit(const struct nvs_engine *engine);
 
 /* Pins tensors and waits for their contents. On an error none is pinned, and *pin is 0. */
 int engine_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,

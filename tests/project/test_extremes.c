@@ -1029,6 +1029,11 @@ static void try_key(const struct config_key *key)
 		if (key->block == BLOCK_DATA_TYPES)
 			return try_texts(key, TEXTS("\"fp32\"", "\"bf16\""),
 					 TEXTS("\"\"", "\"fp64\"", "99"));
+		if (key->choices->numbered) {
+			try_numbers_of_names(key, NVS_STATE_8BIT + 1);
+			return try_texts(key, TEXTS("\"fp32\"", "\"split\"", "\"bf16\"", "\"8bit\""),
+					 TEXTS("\"\"", "\"8\"", "[]"));
+		}
 		return try_texts(key, TEXTS("\"ops\"", "\"step\""), TEXTS("\"\"", "\"op\"", "1"));
 	case KEY_NAME:
 		return try_texts(key, TEXTS("\"Adam\"", "\"0123456789012345678901234567890\""),

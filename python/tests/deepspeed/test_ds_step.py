@@ -41,6 +41,20 @@ def losses_of_two_ranks_in_fp32_are_those_in_memory(directory):
 
 
 @promise
+def a_job_trains_with_state_in_fewer_bytes_and_repeats(directory):
+    """DeepSpeed keeps no array of weights, so masters are whole, and split is fp32."""
+    def losses(state):
+        config = configuration(directory, **DEPTH)
+        config["nvswap"]["optimizer_state"] = state
+        return job(config)
+
+    assert losses("split") == in_memory()
+    for state in "bf16", "8bit":
+        found = losses(state)
+        assert fell(found) and found == losses(state), state
+
+
+@promise
 def losses_of_three_ranks_whose_sizes_do_not_divide_are_those_in_memory(directory):
     assert job(configuration(directory, **DEPTH), ranks=3, width=116, steps=3) == \
         in_memory(ranks=3, width=116, steps=3)

@@ -17,7 +17,6 @@
 #include "cli/replay/accesses.h"
 #include "cli/settings.h"
 
-#define STATE_BYTES 12 /* master weight and two moments, of one element */
 #define SECTOR	    512u
 #define SIZE(bytes) size_text(whole(bytes), (char[32]){0})
 
@@ -43,6 +42,21 @@ static uint64_t whole(double bytes)
 	return bytes < 0x1p63 ? (uint64_t)bytes : UINT64_MAX;
 }
 
+/* The bytes of an element's state: master weight and two moments. The job's weights are in memory,
+ * so masters of bf16 weights may be remainders. */
+static double state_bytes(const struct nvs_config *config)
+{
+	static const double moments[] = {[NVS_STATE_FP32] = 8,
+					 [NVS_STATE_SPLIT] = 8,
+					 [NVS_STATE_BF16] = 4,
+					 [NVS_STATE_8BIT] = 2 + 8. / 128};
+	uint64_t state = setting_number(config, "nvswap.optimizer_state");
+	bool splits = state != NVS_STATE_FP32 && setting_param_dtype(config) == NVS_BF16 &&
+		      !setting_number(config, "nvswap.keep");
+
+	return (splits ? 2 : 4) + moments[state];
+}
+
 /* Sets the bytes moved before or after the passes, and in each of them. */
 static void add_moves(const struct bench_job *job, struct forecast *forecast, double around[2],
 		      double pass[2])
@@ -51,7 +65,7 @@ static void add_moves(const struct bench_job *job, struct forecast *forecast, do
 	const struct nvs_config *config = job->config;
 	const struct access_list *list = job->accesses;
 	const struct model_tensor *tensors = job->model.tensors;
-	double nbytes = (double)job->model.nbytes, offloaded, resident;
+	double nbytes = (double)job->model.nbytes, offloaded, resident, each;
 
 	/* At least: an extent is whole units of the store, which are a sector or more. */
 	for (size_t i = 0; i < job->model.n; i++)
@@ -62,9 +76,10 @@ static void add_moves(const struct bench_job *job, struct forecast *forecast, do
 		offloaded = (double)model_trained(&job->model, setting_param_dtype(config)) *
 			    setting_real(config, "offload_optimizer.ratio");
 		resident = fmin(setting_real(config, "nvswap.optimizer_max_in_cpu"), offloaded);
-		forecast->space = around[NVS_WRITE] = STATE_BYTES * offloaded;
+		each = state_bytes(config);
+		forecast->space = around[NVS_WRITE] = each * offloaded;
 		for (int d = NVS_READ; d <= NVS_WRITE; d++) {
-			pass[d] = STATE_BYTES * (offloaded - resident);
+			pass[d] = each * (offloaded - resident);
 			/* The first step, not measured, moves the state that opening has written. */
 			if (!setting_number(config, "offload_optimizer.fast_init"))
 				around[d] += pass[d];

@@ -108,6 +108,7 @@ struct step_figures {
 	struct nvs_step_io first;   /* the first step, which is not measured */
 	uint64_t layers;	    /* params */
 	uint64_t elements, groups;  /* step */
+	double state_bytes;	    /* step: read and written for each element in a step */
 	unsigned threads;
 	const char *kernel;	       /* NULL: no step completed */
 	double norm, clip, loss_scale; /* of the last step; norm below 0: not computed */

@@ -134,6 +134,7 @@ static int open_optimizer(struct training *training, const struct nvs_config *co
 static int train(struct training *training, const struct bench_job *job, struct job_watch *watch)
 {
 	struct nvs_error closing = {.size = sizeof(closing)};
+	struct nvs_optimizer_info info = {.size = sizeof(info)};
 	struct bench_result *result = training->result;
 	struct step_mode mode = {.options = &job->options,
 				 .watch = watch,
@@ -147,6 +148,8 @@ static int train(struct training *training, const struct bench_job *job, struct 
 		return rc;
 	mode.engine = nvs_optimizer_engine(training->optimizer);
 	loss_scale = nvs_optimizer_loss_scale(training->optimizer);
+	nvs_optimizer_get_info(training->optimizer, &info, NULL);
+	result->steps.state_bytes = info.step_bytes;
 	generate(training, training->gradients, job->options.seed, 2,
 		 LEAST_EXPONENT +
 			 (loss_scale > 1 ? (int)fmin(ilogb(loss_scale), SCALE_LOG2_MAX) : 0));

@@ -145,7 +145,8 @@ static void put_config(struct json_writer *json, const struct bench_job *job)
 	snprintf(keys, sizeof(keys), "%s%s%s%s%s }", keys_of_aio,
 		 optimizer ? keys_of_optimizer : keys_of_param,
 		 job->options.rw == RW_STEP ? keys_of_step : "", keys_of_nvswap,
-		 optimizer ? " optimizer_max_in_cpu optimizer_threads" : "");
+		 optimizer ? " optimizer_max_in_cpu optimizer_threads optimizer_state"
+			   : "");
 	json_open_object(json, "config");
 	while ((word = strsep(&rest, " "))) {
 		end = object + strlen(object);
@@ -342,6 +343,7 @@ static void put_steps(struct json_writer *json, const struct report_group *group
 		json_count(json, "skipped", steps->skipped);
 		json_count(json, "elements", steps->elements);
 		json_count(json, "groups", steps->groups);
+		json_real(json, "state_bytes_per_element", steps->state_bytes);
 		json_real(json, "tiles", per_step(group, steps->tiles));
 		json_count(json, "update_cpu_ns", (uint64_t)per_step(group, steps->updates_ns));
 		json_text(json, "kernel", steps->kernel ? steps->kernel : "");

@@ -133,6 +133,9 @@ static void print_steps(FILE *file, const struct report_group *group)
 			plural(steps->groups), steps->kernel ? steps->kernel : "no kernel",
 			steps->threads, plural(steps->threads),
 			MS(per_step(group, steps->updates_ns)));
+	if (updates)
+		fprintf(file, "     state     : %.4g bytes read and written per element and step\n",
+			steps->state_bytes);
 	if (updates && steps->skipped)
 		fprintf(file, "     skipped   : %" PRIu64 " step%s: gradients overflowed\n",
 			steps->skipped, plural(steps->skipped));

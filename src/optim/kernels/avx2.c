@@ -71,9 +71,91 @@ static inline doubles widen(const float *from)
 	return _mm256_cvtps_pd(_mm_loadu_ps(from));
 }
 
-#include "optim/kernels/body.h"
+/* ---- Integers ---- */
 
-static const struct kernel set = {"avx2", adam_all, convert, add, sum_squares};
+typedef uint32_t ints __attribute__((vector_size(LANES * sizeof(uint32_t))));
+
+static inline ints as_ints(vec x)
+{
+	return (ints)x;
+}
+
+static inline vec as_vec(ints x)
+{
+	return (vec)x;
+}
+
+static inline ints every(uint32_t x)
+{
+	return (ints)_mm256_set1_epi32((int)x);
+}
+
+static inline ints counting(void)
+{
+	return (ints){0, 1, 2, 3, 4, 5, 6, 7};
+}
+
+static inline ints load_u32(const void *from)
+{
+	return (ints)_mm256_loadu_si256(from);
+}
+
+static inline void store_u32(void *to, ints x)
+{
+	_mm256_storeu_si256(to, (__m256i)x);
+}
+
+static inline ints load_u16(const void *from)
+{
+	return (ints)_mm256_cvtepu16_epi32(_mm_loadu_si128(from));
+}
+
+static inline ints load_i16(const void *from)
+{
+	return (ints)_mm256_cvtepi16_epi32(_mm_loadu_si128(from));
+}
+
+static inline __m128i to_halves(ints x)
+{
+	return _mm_packus_epi32(_mm256_castsi256_si128((__m256i)x),
+				_mm256_extracti128_si256((__m256i)x, 1));
+}
+
+static inline void store_u16(void *to, ints x)
+{
+	_mm_storeu_si128(to, to_halves(x));
+}
+
+static inline void store_low(void *to, ints x)
+{
+	store_u16(to, x & 0xffff);
+}
+
+static inline ints load_u8(const void *from)
+{
+	return (ints)_mm256_cvtepu8_epi32(_mm_loadl_epi64(from));
+}
+
+static inline void store_u8(void *to, ints x)
+{
+	_mm_storel_epi64(to, _mm_packus_epi16(to_halves(x), _mm_setzero_si128()));
+}
+
+static inline ints larger(ints a, ints b)
+{
+	return (ints)_mm256_max_epi32((__m256i)a, (__m256i)b);
+}
+
+static inline ints smaller(ints a, ints b)
+{
+	return (ints)_mm256_min_epu32((__m256i)a, (__m256i)b);
+}
+
+#include "optim/kernels/body.h"
+#include "optim/kernels/packed_body.h"
+
+static const struct kernel set = {"avx2",      adam_all,    convert, add,
+				  sum_squares, adam_packed, unpack,  pack};
 
 const struct kernel *const kernel_avx2 = &set;
 #else

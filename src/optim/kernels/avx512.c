@@ -70,9 +70,85 @@ static inline doubles widen(const float *from)
 	return _mm512_cvtps_pd(_mm256_loadu_ps(from));
 }
 
-#include "optim/kernels/body.h"
+/* ---- Integers ---- */
 
-static const struct kernel set = {"avx512", adam_all, convert, add, sum_squares};
+typedef uint32_t ints __attribute__((vector_size(LANES * sizeof(uint32_t))));
+
+static inline ints as_ints(vec x)
+{
+	return (ints)x;
+}
+
+static inline vec as_vec(ints x)
+{
+	return (vec)x;
+}
+
+static inline ints every(uint32_t x)
+{
+	return (ints)_mm512_set1_epi32((int)x);
+}
+
+static inline ints counting(void)
+{
+	return (ints){0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+}
+
+static inline ints load_u32(const void *from)
+{
+	return (ints)_mm512_loadu_si512(from);
+}
+
+static inline void store_u32(void *to, ints x)
+{
+	_mm512_storeu_si512(to, (__m512i)x);
+}
+
+static inline ints load_u16(const void *from)
+{
+	return (ints)_mm512_cvtepu16_epi32(_mm256_loadu_si256(from));
+}
+
+static inline ints load_i16(const void *from)
+{
+	return (ints)_mm512_cvtepi16_epi32(_mm256_loadu_si256(from));
+}
+
+static inline void store_u16(void *to, ints x)
+{
+	_mm256_storeu_si256(to, _mm512_cvtepi32_epi16((__m512i)x));
+}
+
+static inline void store_low(void *to, ints x)
+{
+	store_u16(to, x);
+}
+
+static inline ints load_u8(const void *from)
+{
+	return (ints)_mm512_cvtepu8_epi32(_mm_loadu_si128(from));
+}
+
+static inline void store_u8(void *to, ints x)
+{
+	_mm_storeu_si128(to, _mm512_cvtepi32_epi8((__m512i)x));
+}
+
+static inline ints larger(ints a, ints b)
+{
+	return (ints)_mm512_max_epi32((__m512i)a, (__m512i)b);
+}
+
+static inline ints smaller(ints a, ints b)
+{
+	return (ints)_mm512_min_epu32((__m512i)a, (__m512i)b);
+}
+
+#include "optim/kernels/body.h"
+#include "optim/kernels/packed_body.h"
+
+static const struct kernel set = {"avx512",    adam_all,    convert, add,
+				  sum_squares, adam_packed, unpack,  pack};
 
 const struct kernel *const kernel_avx512 = &set;
 #else

@@ -43,6 +43,11 @@ struct adam adam_factors(const struct optimizer_config *config, double lr, uint6
 	return adam;
 }
 
+struct noise noise_of(uint64_t seed, uint64_t group, uint64_t step, uint64_t first)
+{
+	return (struct noise){noise_key(noise_key(seed, group), step), first};
+}
+
 #ifdef __x86_64__
 /* These builtins also check that the operating system saves the wide registers. */
 static bool has_avx2(void)

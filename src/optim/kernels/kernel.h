@@ -10,6 +10,7 @@
 
 #include "config/config.h"
 #include "nvswap.h"
+#include "optim/kernels/packed.h"
 
 /* The constants of an Adam update; the same for all elements of a step. */
 struct adam {
@@ -56,6 +57,28 @@ struct kernel {
 	 * the same index modulo 8, added up as ((0+4)+(2+6)) + ((1+5)+(3+7)). inf or nan if an
 	 * element is. */
 	double (*sum_squares)(const void *from, enum nvs_dtype dtype, size_t n);
+	/*
+	 * The same update as `adam` of state kept as `state` says. With `split`, weights are bf16
+	 * and not NULL, and read too. Moments of fewer bits than fp32 are rounded stochastically by
+	 * `noise`, which is NULL only if there are none.
+	 */
+	void (*adam_packed)(const struct adam *adam, const struct state_run *state,
+			    const struct noise *noise, const void *gradients,
+			    enum nvs_dtype gradients_dtype, void *weights,
+			    enum nvs_dtype weights_dtype, size_t n);
+	/* The state as fp32 values. An array that is NULL is left out. `weights` are bf16 and read
+	 * only for a split master. */
+	void (*unpack)(const struct state_run *state, const void *weights, float *master,
+		       float *exp_avg, float *exp_avg_sq, size_t n);
+	/*
+	 * Keeps fp32 values as state, moments rounded as by adam_packed; noise NULL: to nearest. An
+	 * array that is NULL stays as it is. `weights` receives the master in its type; with
+	 * `split` it is bf16, and NULL only if `master` is. exp_avg_sq is kept without its sign,
+	 * unless all is fp32; with `split`, `master` writes the sign bits of state->exp_avg_sq.
+	 */
+	void (*pack)(const struct state_run *state, const struct noise *noise, const float *master,
+		     const float *exp_avg, const float *exp_avg_sq, void *weights,
+		     enum nvs_dtype weights_dtype, size_t n);
 };
 
 /* The fastest set that this processor supports. Never NULL. */

@@ -129,8 +129,92 @@ static inline doubles widen(const float *from)
 	return (doubles){from[0], from[1]};
 }
 
-#include "optim/kernels/body.h"
+/* ---- Integers ---- */
 
-static const struct kernel set = {"plain", adam_all, convert, add, sum_squares};
+typedef uint32_t ints;
+
+static inline ints as_ints(vec x)
+{
+	return bits_of(x);
+}
+
+static inline vec as_vec(ints x)
+{
+	return float_of(x);
+}
+
+static inline ints every(uint32_t x)
+{
+	return x;
+}
+
+static inline ints counting(void)
+{
+	return 0;
+}
+
+static inline ints load_u32(const void *from)
+{
+	uint32_t x;
+
+	memcpy(&x, from, sizeof(x));
+	return x;
+}
+
+static inline void store_u32(void *to, ints x)
+{
+	memcpy(to, &x, sizeof(x));
+}
+
+static inline ints load_u16(const void *from)
+{
+	return half_at(from);
+}
+
+static inline ints load_i16(const void *from)
+{
+	int16_t half;
+
+	memcpy(&half, from, sizeof(half));
+	return (uint32_t)(int32_t)half;
+}
+
+static inline void store_u16(void *to, ints x)
+{
+	uint16_t half = (uint16_t)x;
+
+	memcpy(to, &half, sizeof(half));
+}
+
+static inline void store_low(void *to, ints x)
+{
+	store_u16(to, x & 0xffff);
+}
+
+static inline ints load_u8(const void *from)
+{
+	return *(const uint8_t *)from;
+}
+
+static inline void store_u8(void *to, ints x)
+{
+	*(uint8_t *)to = (uint8_t)x;
+}
+
+static inline ints larger(ints a, ints b)
+{
+	return (int32_t)a > (int32_t)b ? a : b;
+}
+
+static inline ints smaller(ints a, ints b)
+{
+	return a < b ? a : b;
+}
+
+#include "optim/kernels/body.h"
+#include "optim/kernels/packed_body.h"
+
+static const struct kernel set = {"plain",     adam_all,    convert, add,
+				  sum_squares, adam_packed, unpack,  pack};
 
 const struct kernel *const kernel_plain = &set;

@@ -132,11 +132,12 @@ static int pin_tensors(struct pass *pass, size_t i, struct nvs_tensor *const *te
 			tile->progress = TILE_PENDING;
 		first = is_held(tile) || is_fresh(tile) || pass->kind->overwrites ? parts : 0;
 		if (first && !is_held(tile))
-			rc = batch_pin(engine, tensors, parts, -1, &tile->pin, error);
+			rc = pin_in_room(pass->optimizer, pass, i, tensors, parts, false,
+					 &tile->pin, error);
 	}
 	if (rc || first == n)
 		return rc;
-	rc = batch_swap_in(engine, tensors + first, n - first, -1, &pin, error);
+	rc = pin_in_room(pass->optimizer, pass, i, tensors + first, n - first, true, &pin, error);
 	if (rc && first && !is_held(tile))
 		batch_release(engine, tensors, parts, tile->pin, NVS_CLEAN, NULL);
 	if (!rc && parts && !first)

@@ -25,25 +25,6 @@ bool every_tile(const struct nvs_optimizer *optimizer, size_t tile)
 	return true;
 }
 
-struct nvs_state_run state_run(const struct nvs_optimizer *optimizer, size_t tile,
-			       const struct segment *segment)
-{
-	uint64_t within = segment->at - tile * optimizer->tile_numel;
-
-	assert(segment->at >= tile * optimizer->tile_numel && segment->numel);
-	assert(within + segment->numel <= optimizer->tile_numel);
-	assert(segment->group < optimizer->ngroups);
-	return (struct nvs_state_run){
-		.size = sizeof(struct nvs_state_run),
-		.group = segment->group,
-		.offset = segment->offset,
-		.numel = segment->numel,
-		.master = tile_part(optimizer, tile, NVS_MASTER) + within,
-		.exp_avg = tile_part(optimizer, tile, NVS_EXP_AVG) + within,
-		.exp_avg_sq = tile_part(optimizer, tile, NVS_EXP_AVG_SQ) + within,
-	};
-}
-
 static int bulk_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
 		      uint64_t n, unsigned thread)
 {
@@ -52,12 +33,12 @@ static int bulk_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, u
 	struct segment segment;
 	int rc = 0;
 
-	(void)thread;
 	assert(from + n <= optimizer->tile_numel);
 	if (is_fresh(&optimizer->tiles[tile]))
 		init_slice(optimizer, tile, from, n);
 	while (!rc && next_segment(optimizer, &at, end, &segment)) {
-		const struct nvs_state_run run = state_run(optimizer, tile, &segment);
+		const struct nvs_state_run run =
+			state_open(optimizer, tile, &segment, thread, !bulk->import);
 		int expected = 0;
 
 		/* The first error ends the pass. */
@@ -70,7 +51,7 @@ static int bulk_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, u
 			__atomic_compare_exchange_n(&bulk->rc, &expected, rc, false,
 						    __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 		else if (bulk->import)
-			give_weights(optimizer, &segment, run.master);
+			state_close(optimizer, tile, &segment, &run, 0);
 	}
 	return rc;
 }

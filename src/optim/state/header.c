@@ -19,7 +19,8 @@
 static const uint8_t magic[8] = {'n', 'v', 's', 'o', 'p', 't', 'i', 'm'};
 
 enum {
-	VERSION = 4,
+	VERSION = 4,	    /* state in fp32, the only format of earlier versions */
+	VERSION_STATES = 5, /* another format */
 	AT_VERSION = 8,
 	AT_UNFINISHED = 12,
 	AT_LAYOUT = 16,
@@ -39,6 +40,8 @@ enum {
 	AT_FACTOR = 120,
 	AT_NORM = 128,
 	AT_CLIP = 136,
+	/* In the number at AT_DYNAMIC, above the flag: */
+	STATE_SHIFT = 8,
 };
 
 _Static_assert(AT_CLIP + sizeof(uint64_t) == HEADER_BYTES, "the marks follow the last number");
@@ -47,7 +50,8 @@ void header_encode(const struct header *header, uint8_t *bytes)
 {
 	assert(header->tile_numel % HEADER_UNIT == 0 && header->noffloaded <= header->ntiles);
 	memcpy(bytes, magic, sizeof(magic));
-	put_u32(bytes + AT_VERSION, VERSION);
+	assert(header->state != NVS_STATE_SPLIT && header->state <= NVS_STATE_8BIT);
+	put_u32(bytes + AT_VERSION, header->state == NVS_STATE_FP32 ? VERSION : VERSION_STATES);
 	put_u32(bytes + AT_UNFINISHED, header->unfinished);
 	put_u64(bytes + AT_LAYOUT, header->layout);
 	put_u64(bytes + AT_TILE_NUMEL, header->tile_numel);
@@ -56,7 +60,7 @@ void header_encode(const struct header *header, uint8_t *bytes)
 	put_u64(bytes + AT_NGRADIENTS, header->ngradients);
 	put_u64(bytes + AT_NGROUPS, header->ngroups);
 	put_u32(bytes + AT_GRADIENT_DTYPE, (uint32_t)header->gradient_dtype);
-	put_u32(bytes + AT_DYNAMIC, header->dynamic);
+	put_u32(bytes + AT_DYNAMIC, header->dynamic | (uint32_t)header->state << STATE_SHIFT);
 	put_u64(bytes + AT_STEP, header->step);
 	put_f64(bytes + AT_SCALE, header->scaler.scale);
 	put_u64(bytes + AT_ITERATION, (uint64_t)header->scaler.iteration);
@@ -86,14 +90,13 @@ static int check_whole(const uint8_t *bytes, struct nvs_error *error)
 		unsigned at, nbytes;
 		uint64_t least, most;
 	} numbers[] = {
-		{"its version", AT_VERSION, 4, VERSION, VERSION},
+		{"its version", AT_VERSION, 4, VERSION, VERSION_STATES},
 		{"the flag of an unfinished step", AT_UNFINISHED, 4, 0, 1},
 		{"the length of a tile", AT_TILE_NUMEL, 8, HEADER_UNIT, HEADER_NUMEL_MAX},
 		{"the number of tiles", AT_NTILES, 8, 1, HEADER_COUNTS_MAX},
 		{"the number of offloaded tiles", AT_NOFFLOADED, 8, 0, HEADER_COUNTS_MAX},
 		{"the number of gradient tensors", AT_NGRADIENTS, 8, 0, HEADER_COUNTS_MAX},
 		{"the number of groups", AT_NGROUPS, 8, 1, HEADER_COUNTS_MAX},
-		{"the flag of a dynamic loss scale", AT_DYNAMIC, 4, 0, 1},
 		{"the number of steps taken", AT_STEP, 8, 0, STEPS_MAX},
 		{"the number of updates of the loss scale", AT_ITERATION, 8, 0, UPDATES_MAX},
 		{"the remaining hysteresis", AT_HYSTERESIS, 8, 1, UINT32_MAX},
@@ -107,6 +110,22 @@ static int check_whole(const uint8_t *bytes, struct nvs_error *error)
 			return out_of_bounds(numbers[i].name, value, numbers[i].least,
 					     numbers[i].most, error);
 	}
+	return 0;
+}
+
+/* The flag of a dynamic loss scale, and the format of the state. */
+static int check_flags(const uint8_t *bytes, struct nvs_error *error)
+{
+	uint32_t version = get_u32(bytes + AT_VERSION), flags = get_u32(bytes + AT_DYNAMIC);
+	uint32_t state = flags >> STATE_SHIFT, dynamic = flags & ((1u << STATE_SHIFT) - 1);
+
+	assert(version == VERSION || version == VERSION_STATES);
+	if (dynamic > 1 || (version == VERSION && flags > 1))
+		return out_of_bounds("the flag of a dynamic loss scale",
+				     version == VERSION ? flags : dynamic, 0, 1, error);
+	if (version == VERSION_STATES && state != NVS_STATE_BF16 && state != NVS_STATE_8BIT)
+		return out_of_bounds("the format of the state", state, NVS_STATE_BF16,
+				     NVS_STATE_8BIT, error);
 	return 0;
 }
 
@@ -186,7 +205,9 @@ int header_decode(const uint8_t *bytes, uint64_t nbytes, struct header *header,
 	rc = check_whole(bytes, error);
 	if (rc)
 		return rc;
-	assert(get_u32(bytes + AT_VERSION) == VERSION);
+	rc = check_flags(bytes, error);
+	if (rc)
+		return rc;
 	*header = (struct header){
 		.unfinished = get_u32(bytes + AT_UNFINISHED),
 		.layout = get_u64(bytes + AT_LAYOUT),
@@ -196,7 +217,8 @@ int header_decode(const uint8_t *bytes, uint64_t nbytes, struct header *header,
 		.ngradients = get_u64(bytes + AT_NGRADIENTS),
 		.ngroups = get_u64(bytes + AT_NGROUPS),
 		.gradient_dtype = (enum nvs_dtype)get_u32(bytes + AT_GRADIENT_DTYPE),
-		.dynamic = get_u32(bytes + AT_DYNAMIC),
+		.dynamic = get_u32(bytes + AT_DYNAMIC) & 1,
+		.state = (enum nvs_optimizer_state)(get_u32(bytes + AT_DYNAMIC) >> STATE_SHIFT),
 		.step = get_u64(bytes + AT_STEP),
 		.scaler = {.scale = get_f64(bytes + AT_SCALE),
 			   .iteration = (int64_t)get_u64(bytes + AT_ITERATION),

@@ -20,6 +20,9 @@ struct header {
 	uint64_t layout;	  /* checksum of the groups' names and places */
 	uint64_t tile_numel, ntiles, noffloaded, ngradients, ngroups;
 	enum nvs_dtype gradient_dtype;
+	/* of the moments: NVS_STATE_FP32, NVS_STATE_BF16 or NVS_STATE_8BIT; the master weights are
+	 * whole */
+	enum nvs_optimizer_state state;
 	uint64_t step;
 	struct scaler scaler;
 	/* of an unfinished step: */

@@ -3,7 +3,6 @@
  * State is created from the caller's weights, and copied back to them.
  */
 #include <assert.h>
-#include <string.h>
 
 #include "base/error.h"
 #include "base/threads/cancel.h"
@@ -13,21 +12,20 @@
 
 void init_slice(struct nvs_optimizer *optimizer, size_t tile, uint64_t from, uint64_t n)
 {
-	uint64_t begin = tile * optimizer->tile_numel, at = begin + from, end = at + n;
-	float *master = tile_part(optimizer, tile, NVS_MASTER);
+	uint64_t at = tile * optimizer->tile_numel + from, end = at + n;
 	struct segment segment;
 
 	assert(is_fresh(&optimizer->tiles[tile]) && from + n <= optimizer->tile_numel);
-	for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ; part++)
-		memset(tile_part(optimizer, tile, part) + from, 0, n * sizeof(float));
-	while (next_segment(optimizer, &at, end, &segment)) {
-		const struct group *group = &optimizer->groups[segment.group];
+	state_clear(optimizer, tile, from, n);
+	/* The master weights of a split tile are the weights already. */
+	while (!optimizer->tiles[tile].split && next_segment(optimizer, &at, end, &segment)) {
+		void *weights = group_weights(optimizer, &segment);
 
-		if (group->weights)
-			optimizer->kernel->convert(
-				master + (segment.at - begin), NVS_F32,
-				group->weights + segment.offset * nvs_dtype_size(group->dtype),
-				group->dtype, 1, segment.numel);
+		if (weights)
+			optimizer->kernel->convert(state_packed(optimizer, tile, &segment).master,
+						   NVS_F32, weights,
+						   optimizer->groups[segment.group].dtype, 1,
+						   segment.numel);
 	}
 }
 
@@ -57,51 +55,34 @@ int init_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 /* ---- Weights ---- */
 
-static bool has_state(const struct nvs_optimizer *optimizer, size_t tile)
+/* A fresh tile's state would be made from the weights, and a split tile's master weights are the
+ * weights, which are unchanged in both. */
+static bool has_weights(const struct nvs_optimizer *optimizer, size_t tile)
 {
-	return !is_fresh(&optimizer->tiles[tile]);
-}
-
-void give_weights(const struct nvs_optimizer *optimizer, const struct segment *segment,
-		  const float *master)
-{
-	const struct group *group = &optimizer->groups[segment->group];
-
-	assert(segment->offset + segment->numel <= group->numel);
-	if (group->weights)
-		optimizer->kernel->convert(group->weights +
-						   segment->offset * nvs_dtype_size(group->dtype),
-					   group->dtype, master, NVS_F32, 1, segment->numel);
-}
-
-void give_tile_weights(const struct nvs_optimizer *optimizer, size_t tile, uint64_t from,
-		       uint64_t n)
-{
-	uint64_t begin = tile * optimizer->tile_numel, at = begin + from, end = at + n;
-	struct segment segment;
-
-	assert(from + n <= optimizer->tile_numel);
-	while (next_segment(optimizer, &at, end, &segment))
-		give_weights(optimizer, &segment,
-			     tile_part(optimizer, tile, NVS_MASTER) + (segment.at - begin));
+	return !is_fresh(&optimizer->tiles[tile]) && !optimizer->tiles[tile].split;
 }
 
 static int weights_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
 			 uint64_t n, unsigned thread)
 {
+	uint64_t at = tile * optimizer->tile_numel + from, end = at + n;
+	const float *master = tile_part(optimizer, tile, NVS_MASTER);
+	struct segment segment;
+
 	(void)arg;
 	(void)thread;
-	assert(has_state(optimizer, tile));
-	give_tile_weights(optimizer, tile, from, n);
+	assert(has_weights(optimizer, tile) && from + n <= optimizer->tile_numel);
+	while (next_segment(optimizer, &at, end, &segment))
+		give_weights(optimizer, &segment,
+			     master + (segment.at - tile * optimizer->tile_numel));
 	return 0;
 }
 
 int nvs_optimizer_get_weights(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	HOLD_CANCEL;
-	/* A fresh tile's state would be made from the weights, so they are unchanged. */
 	static const struct pass_kind kind = {
-		.master_only = true, .wants = has_state, .slice = weights_slice};
+		.master_only = true, .wants = has_weights, .slice = weights_slice};
 	int rc = call_begin(optimizer, 0, error);
 
 	if (rc)

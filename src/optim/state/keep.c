@@ -24,6 +24,12 @@ static bool has_dynamic_scale(const struct nvs_optimizer *optimizer)
 	return optimizer->config.fp16.enabled && optimizer->config.fp16.loss_scale == 0;
 }
 
+/* Whole master weights and float32 moments are fp32, however they were asked for. */
+static enum nvs_optimizer_state stored_state(const struct nvs_optimizer *optimizer)
+{
+	return optimizer->moments == MOMENTS_FP32 ? NVS_STATE_FP32 : optimizer->state;
+}
+
 static struct header header_of(const struct nvs_optimizer *optimizer)
 {
 	return (struct header){
@@ -35,6 +41,7 @@ static struct header header_of(const struct nvs_optimizer *optimizer)
 		.ngradients = optimizer->ngradients,
 		.ngroups = optimizer->ngroups,
 		.gradient_dtype = optimizer->gradient_dtype,
+		.state = stored_state(optimizer),
 		.dynamic = has_dynamic_scale(optimizer),
 		.step = optimizer->step,
 		.scaler = optimizer->scaler,
@@ -106,6 +113,27 @@ static int read_header(struct nvs_optimizer *optimizer, struct nvs_error *error)
 			   why.text);
 }
 
+/* A store's format stays: a run with another one would convert it unasked. */
+static int adopt_format(struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	static const char *const names[] = {[NVS_STATE_FP32] = "fp32",
+					    [NVS_STATE_SPLIT] = "split",
+					    [NVS_STATE_BF16] = "bf16",
+					    [NVS_STATE_8BIT] = "8bit"};
+	enum nvs_optimizer_state stored = optimizer->stored.state;
+
+	if (optimizer->takes_state)
+		format_choose(optimizer, stored);
+	if (stored_state(optimizer) == stored)
+		return 0;
+	return error_about(error, -ESTALE, "nvswap.optimizer_state", 0, 0,
+			   "the kept store holds optimizer state in %s, and "
+			   "nvswap.optimizer_state is %s: set it to \"%s\"; or export the state with "
+			   "nvswap store export, remove the store, make it anew with this setting, "
+			   "and import the state",
+			   names[stored], names[optimizer->state], names[stored]);
+}
+
 int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nvs_error *error)
 {
 	uint64_t nbytes;
@@ -128,6 +156,8 @@ int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nv
 	if (!optimizer->header)
 		return error_set(error, -ENOMEM, "out of memory for the optimizer's header");
 	rc = read_header(optimizer, error);
+	if (!rc)
+		rc = adopt_format(optimizer, error);
 	if (!rc) {
 		uint64_t most = layout_tile_numel_max(optimizer);
 
@@ -179,10 +209,10 @@ static uint64_t sum_of(const void *data, uint64_t nbytes)
 	return XXH3_64bits(data, nbytes) | 1;
 }
 
-static uint64_t *host_sum(const struct nvs_optimizer *optimizer, size_t tile, int part)
+static uint64_t *host_sum(const struct nvs_optimizer *optimizer, size_t tile, unsigned part)
 {
 	assert(tile >= optimizer->noffloaded && tile < optimizer->ntiles);
-	return &optimizer->stored_sums[1 + (tile - optimizer->noffloaded) * PARTS + (size_t)part];
+	return &optimizer->stored_sums[1 + (tile - optimizer->noffloaded) * PARTS + part];
 }
 
 /* Reads the state of tiles that are not offloaded into host memory. */
@@ -194,13 +224,14 @@ static int load_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
 		struct nvs_tensor *const *parts = optimizer->tiles[i].parts;
 		void *state[PARTS];
 
-		for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ; part++)
+		for (unsigned part = 0; part < PARTS; part++)
 			state[part] = tile_part(optimizer, i, part);
 		rc = batch_swap_in_to(optimizer->engine, parts, state, PARTS, error);
 		if (!rc)
 			rc = batch_wait(optimizer->engine, parts, PARTS, 0, -1, error);
-		for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ && !rc; part++)
-			*host_sum(optimizer, i, part) = sum_of(state[part], part_bytes(optimizer));
+		for (unsigned part = 0; part < PARTS && !rc; part++)
+			*host_sum(optimizer, i, part) =
+				sum_of(state[part], part_nbytes(optimizer, i, part));
 	}
 	return rc;
 }
@@ -303,11 +334,11 @@ static int write_outside(struct nvs_optimizer *optimizer, struct nvs_error *erro
 		if (!is_fresh(&optimizer->tiles[i])) {
 			/* Writes a tile that is in host memory. */
 
-			for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ && !rc; part++)
+			for (unsigned part = 0; part < PARTS && !rc; part++)
 				rc = write_from(optimizer, optimizer->tiles[i].parts[part],
 						tile_part(optimizer, i, part),
-						part_bytes(optimizer), host_sum(optimizer, i, part),
-						error);
+						part_nbytes(optimizer, i, part),
+						host_sum(optimizer, i, part), error);
 		}
 	if (rc)
 		return rc;

@@ -4,7 +4,7 @@
  * the optimizer is opened.
  *
  * Groups lie in one flat space of elements, each from a multiple of 1024 on. A tile is three
- * tensors, side by side in the store, 12 bytes an element: one transfer each way. Its length is
+ * tensors, side by side in the store: one transfer each way. Its length is
  * the smaller of a twelfth of the pool without the cache and 1/256 of all elements (256 Ki if that
  * is more), down to a multiple of 1024, so the pool holds twelve and does not fragment. A tile at
  * the end of a group has the beginning of the next; a step with gradients of one leaves the
@@ -235,7 +235,8 @@ uint64_t layout_tile_numel_max(const struct nvs_optimizer *optimizer)
 
 uint64_t layout_tile_numel(const struct nvs_optimizer *optimizer)
 {
-	uint64_t pool = buffers_bytes(&optimizer->config) / STATE_BYTES;
+	uint64_t pool = buffers_bytes(&optimizer->config) / state_nbytes(optimizer, TILE_UNIT) *
+			TILE_UNIT;
 	uint64_t numel = pool / POOL_TILES, most = layout_tile_numel_max(optimizer), n;
 
 	/* Each tile needs bookkeeping: with a tiny pool, longer tiles and fewer in flight. */
@@ -280,11 +281,25 @@ static void place_groups(struct nvs_optimizer *optimizer)
 		optimizer->noffloaded = optimizer->ntiles;
 }
 
+/* A tile that holds a group with whole master weights has no others. */
+static bool splits_tile(const struct nvs_optimizer *optimizer, size_t tile)
+{
+	uint64_t at = tile * optimizer->tile_numel, end = at + optimizer->tile_numel;
+	struct segment segment;
+
+	if (!optimizer->splits)
+		return false;
+	while (next_segment(optimizer, &at, end, &segment))
+		if (!splits_group(optimizer, &optimizer->groups[segment.group]))
+			return false;
+	return true;
+}
+
 int layout_tiles(struct nvs_optimizer *optimizer, uint64_t tile_numel, struct nvs_error *error)
 {
 	assert(!optimizer->tiles && tile_numel && tile_numel % TILE_UNIT == 0);
 	optimizer->tile_numel = tile_numel;
-	optimizer->gradient_numel = part_bytes(optimizer) /
+	optimizer->gradient_numel = gradients_nbytes(optimizer) /
 				    nvs_dtype_size(optimizer->gradient_dtype);
 	place_groups(optimizer);
 	optimizer->ngradients = align_up(optimizer->flat, optimizer->gradient_numel) /
@@ -301,15 +316,18 @@ int layout_tiles(struct nvs_optimizer *optimizer, uint64_t tile_numel, struct nv
 	    !optimizer->gradients)
 		return error_set(error, -ENOMEM, "out of memory for %zu tiles", optimizer->ntiles);
 	layout_check(optimizer);
+	for (size_t i = 0; i < optimizer->ntiles; i++)
+		optimizer->tiles[i].split = splits_tile(optimizer, i);
 
-	size_t n = optimizer->ntiles - optimizer->noffloaded;
-	void *host;
+	char *host;
 	char text[32];
 
 	/* Maps memory whose pages are touched only when the tiles are created. */
 	assert(optimizer->noffloaded <= optimizer->ntiles);
-	optimizer->host_bytes = n * optimizer->tile_numel * STATE_BYTES;
-	if (!n)
+	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles; i++)
+		for (unsigned part = 0; part < PARTS; part++)
+			optimizer->host_bytes += part_nbytes(optimizer, i, part);
+	if (!optimizer->host_bytes)
 		return 0;
 	host = mmap(NULL, optimizer->host_bytes, PROT_READ | PROT_WRITE,
 		    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -321,6 +339,12 @@ int layout_tiles(struct nvs_optimizer *optimizer, uint64_t tile_numel, struct nv
 				   optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio);
 	madvise(host, optimizer->host_bytes, MADV_HUGEPAGE);
 	optimizer->host = host;
+	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles; i++) {
+		optimizer->tiles[i].host = host;
+		for (unsigned part = 0; part < PARTS; part++)
+			host += part_nbytes(optimizer, i, part);
+	}
+	assert(host == optimizer->host + optimizer->host_bytes);
 	return 0;
 }
 
@@ -375,17 +399,4 @@ bool next_segment(const struct nvs_optimizer *optimizer, uint64_t *from, uint64_
 	*from = last;
 	assert(segment->numel && segment->offset + segment->numel <= group->numel);
 	return true;
-}
-
-float *tile_part(const struct nvs_optimizer *optimizer, size_t tile, enum nvs_optimizer_part part)
-{
-	uint64_t nbytes = part_bytes(optimizer);
-	size_t host = (tile - optimizer->noffloaded) * PARTS + part;
-	void *state = tile < optimizer->noffloaded
-			      ? nvs_tensor_data(optimizer->tiles[tile].parts[part])
-			      : optimizer->host + host * nbytes;
-
-	assert(tile < optimizer->ntiles && (unsigned)part < PARTS);
-	assert(state);
-	return state;
 }

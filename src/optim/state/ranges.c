@@ -15,7 +15,7 @@
 
 /* The tensors of a tile that hold a part, to be pinned: of a fresh tile all. */
 struct pinned {
-	struct nvs_tensor *const *tensors;
+	struct nvs_tensor *tensors[PARTS];
 	unsigned n; /* 0: the tile is in memory anyway */
 	uint64_t pin;
 };
@@ -28,16 +28,16 @@ static int pin_part(struct nvs_optimizer *optimizer, size_t i, enum nvs_optimize
 	int rc = 0;
 
 	assert(i < optimizer->ntiles && tile->task == TASK_NONE);
-	*pinned = (struct pinned){.tensors = tile->parts};
-	if (i < optimizer->noffloaded && !is_held(tile) && !is_fresh(tile)) {
-		pinned->tensors += part;
-		pinned->n = 1;
-		return engine_pin(optimizer->engine, pinned->tensors, 1, &pinned->pin, error);
-	}
-	if (i < optimizer->noffloaded && !is_held(tile)) {
-		pinned->n = PARTS;
-		rc = batch_pin(optimizer->engine, tile->parts, PARTS, -1, &pinned->pin, error);
-	}
+	*pinned = (struct pinned){0};
+	for (unsigned other = 0; other < PARTS && i < optimizer->noffloaded && !is_held(tile);
+	     other++)
+		if (is_fresh(tile) || part_needs(optimizer, i, part, other))
+			pinned->tensors[pinned->n++] = tile->parts[other];
+	if (pinned->n && !is_fresh(tile))
+		return pin_and_read(optimizer, i, pinned->tensors, pinned->n, &pinned->pin, error);
+	if (pinned->n)
+		rc = pin_in_room(optimizer, NULL, i, pinned->tensors, pinned->n, false,
+				 &pinned->pin, error);
 	if (!rc && is_fresh(tile))
 		init_slice(optimizer, i, 0, optimizer->tile_numel);
 	return rc;
@@ -46,6 +46,7 @@ static int pin_part(struct nvs_optimizer *optimizer, size_t i, enum nvs_optimize
 /* Elements of one part of a group's state, to read (to) or to write (from). */
 struct part_range {
 	const struct group *group;
+	size_t index; /* of the group */
 	enum nvs_optimizer_part part;
 	uint64_t offset, numel;
 	float *to;
@@ -58,8 +59,11 @@ static int copy_within_tile(struct nvs_optimizer *optimizer, const struct part_r
 {
 	uint64_t at = range->group->at + range->offset + done;
 	size_t i = at / optimizer->tile_numel;
+	const struct segment segment = {.group = range->index,
+					.offset = range->offset + done,
+					.at = at,
+					.numel = n};
 	struct pinned pinned;
-	float *state;
 	int rc;
 
 	assert(!range->to != !range->from && i < optimizer->ntiles);
@@ -84,13 +88,13 @@ static int copy_within_tile(struct nvs_optimizer *optimizer, const struct part_r
 	rc = pin_part(optimizer, i, range->part, &pinned, error);
 	if (rc)
 		return rc;
-	if (i < optimizer->noffloaded)
-		walks_visit(optimizer, range->part, i);
-	state = tile_part(optimizer, i, range->part) + at % optimizer->tile_numel;
+	for (unsigned part = 0; part < PARTS && i < optimizer->noffloaded; part++)
+		if (part_needs(optimizer, i, range->part, part))
+			walks_visit(optimizer, part, i);
 	if (range->to)
-		memcpy(range->to + done, state, n * sizeof(float));
+		part_read(optimizer, i, range->part, &segment, range->to + done);
 	else
-		memcpy(state, range->from + done, n * sizeof(float));
+		part_write(optimizer, i, range->part, &segment, range->from + done);
 
 	bool changed = !range->to;
 	struct tile *tile = &optimizer->tiles[i];
@@ -122,6 +126,7 @@ static int move_range(struct nvs_optimizer *optimizer, size_t group, struct part
 		rc = check_range(optimizer, group, range->offset, range->numel, error);
 	if (!rc) {
 		range->group = &optimizer->groups[group];
+		range->index = group;
 
 		uint64_t at = range->group->at + range->offset, n;
 

@@ -20,8 +20,9 @@ static int begin_tile(struct nvs_optimizer *optimizer, void *arg, size_t tile, u
 	if (is_fresh(&optimizer->tiles[tile]))
 		init_slice(optimizer, tile, from, n);
 	while (next_segment(optimizer, &at, end, &segment)) {
-		const struct nvs_state_run run = state_run(optimizer, tile, &segment);
+		const struct nvs_state_run run = state_open(optimizer, tile, &segment, 0, false);
 
+		assert(!is_packed(optimizer, tile));
 		mover->begin(mover->arg, &run, flight);
 	}
 	return 0;
@@ -39,12 +40,56 @@ static int complete_tile(struct nvs_optimizer *optimizer, void *arg, size_t tile
 
 static int complete_import(struct nvs_optimizer *optimizer, void *arg, size_t tile, unsigned flight)
 {
+	uint64_t at = tile * optimizer->tile_numel, end = at + optimizer->tile_numel;
 	int rc = complete_tile(optimizer, arg, tile, flight);
+	struct segment segment;
 
-	if (!rc)
-		give_tile_weights(optimizer, tile, 0, optimizer->tile_numel);
+	while (!rc && next_segment(optimizer, &at, end, &segment)) {
+		const struct nvs_state_run run = state_open(optimizer, tile, &segment, 0, false);
+
+		state_close(optimizer, tile, &segment, &run, 0);
+	}
 	return rc;
 }
+
+/* ---- By slices, where the state is not float32 ---- */
+
+/* Moves slices through the float32 memory of the thread, whose number is that of its flight. */
+static int move_slice(struct nvs_optimizer *optimizer, const struct tile_mover *mover, size_t tile,
+		      uint64_t from, uint64_t n, unsigned thread, bool import)
+{
+	uint64_t at = tile * optimizer->tile_numel + from, end = at + n;
+	struct segment segment;
+	int rc = 0;
+
+	if (is_fresh(&optimizer->tiles[tile]))
+		init_slice(optimizer, tile, from, n);
+	while (!rc && next_segment(optimizer, &at, end, &segment)) {
+		const struct nvs_state_run run =
+			state_open(optimizer, tile, &segment, thread, !import);
+
+		mover->begin(mover->arg, &run, thread);
+		rc = mover->complete(mover->arg, thread);
+		assert(rc <= 0);
+		if (!rc && import)
+			state_close(optimizer, tile, &segment, &run, 0);
+	}
+	return rc;
+}
+
+static int export_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
+			uint64_t n, unsigned thread)
+{
+	return move_slice(optimizer, arg, tile, from, n, thread, false);
+}
+
+static int import_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
+			uint64_t n, unsigned thread)
+{
+	return move_slice(optimizer, arg, tile, from, n, thread, true);
+}
+
+/* ---- The calls ---- */
 
 unsigned optimizer_flights(const struct nvs_optimizer *optimizer)
 {
@@ -56,9 +101,10 @@ int optimizer_export_tiles(struct nvs_optimizer *optimizer, const struct tile_mo
 {
 	static const struct pass_kind kind = {
 		.wants = every_tile, .slice = begin_tile, .complete = complete_tile};
+	static const struct pass_kind by_slices = {.wants = every_tile, .slice = export_slice};
 	struct tile_mover own = *mover;
 
-	return bulk_run(optimizer, &kind, &own, error);
+	return bulk_run(optimizer, optimizer->floats ? &by_slices : &kind, &own, error);
 }
 
 int optimizer_import_tiles(struct nvs_optimizer *optimizer, const struct tile_mover *mover,
@@ -69,9 +115,13 @@ int optimizer_import_tiles(struct nvs_optimizer *optimizer, const struct tile_mo
 					      .wants = every_tile,
 					      .slice = begin_tile,
 					      .complete = complete_import};
+	static const struct pass_kind by_slices = {.writes = true,
+						   .overwrites = true,
+						   .wants = every_tile,
+						   .slice = import_slice};
 	struct tile_mover own = *mover;
 
-	return bulk_run(optimizer, &kind, &own, error);
+	return bulk_run(optimizer, optimizer->floats ? &by_slices : &kind, &own, error);
 }
 
 /* ---- Tiles that stay pinned between steps ---- */

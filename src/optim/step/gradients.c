@@ -90,12 +90,13 @@ static int pin_tile(struct nvs_optimizer *optimizer, struct gradient_tile *tile,
 	/* No pass is under way, whose tiles would share another pin. */
 	assert(tile->tensor && !tile->sharers);
 	if (!tile->valid) {
-		rc = batch_pin(optimizer->engine, &tile->tensor, 1, -1, &tile->pin, error);
+		rc = pin_in_room(optimizer, NULL, NO_TILE, &tile->tensor, 1, false, &tile->pin,
+				 error);
 		if (!rc)
-			memset(nvs_tensor_data(tile->tensor), 0, part_bytes(optimizer));
+			memset(nvs_tensor_data(tile->tensor), 0, gradients_nbytes(optimizer));
 		return rc;
 	}
-	return engine_pin(optimizer->engine, &tile->tensor, 1, &tile->pin, error);
+	return pin_and_read(optimizer, NO_TILE, &tile->tensor, 1, &tile->pin, error);
 }
 
 static int add_gradients(struct nvs_optimizer *optimizer, uint64_t at, uint64_t numel,

@@ -38,11 +38,12 @@ static void make_room(struct nvs_optimizer *optimizer)
 	bool reverse = optimizer->passes & 1, dirty;
 	size_t n = optimizer->ngradients;
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
-	uint64_t tensor = part_bytes(optimizer), room;
+	uint64_t tensor = gradients_nbytes(optimizer), room;
+	uint64_t wanted = POOL_TILES * state_nbytes(optimizer, optimizer->tile_numel);
 
 	nvs_engine_get_stats(optimizer->engine, &stats);
 	room = stats.pool.bytes - stats.pool.used;
-	for (size_t i = 0; i < n && room < POOL_TILES * PARTS * tensor; i++) {
+	for (size_t i = 0; i < n && room < wanted; i++) {
 		struct gradient_tile *last = &optimizer->gradients[reverse ? i : n - 1 - i];
 
 		if (last->valid && is_idle(optimizer, last->tensor, &dirty) &&

@@ -21,62 +21,74 @@ bool wants_update(const struct nvs_optimizer *optimizer, size_t tile)
 	return false;
 }
 
-static void update_segment(struct nvs_optimizer *optimizer, const struct update *update,
-			   size_t tile, const struct segment *segment, unsigned thread)
+/* Where a segment's new weights go in the group's type; NULL: to the master weights only. */
+static void *new_weights(const struct nvs_optimizer *optimizer, const struct segment *segment,
+			 unsigned thread)
 {
-	uint64_t within = segment->at - tile * optimizer->tile_numel;
-	char *weights;
 	const struct group *group = &optimizer->groups[segment->group];
 
-	/* Where a segment's new weights go in the group's type; NULL: to the master weights
-	 * only. */
-	assert(thread < threads_count(optimizer->threads) && segment->numel <= SLICE);
 	if (group->weights)
-		weights = group->weights + segment->offset * nvs_dtype_size(group->dtype);
-	else
-		weights = optimizer->weights_final && group->dtype != NVS_F32
-				  ? (char *)optimizer->lowered[thread]
-				  : NULL;
+		return group_weights(optimizer, segment);
+	return optimizer->weights_final && group->dtype != NVS_F32 ? optimizer->lowered[thread]
+								    : NULL;
+}
 
+/* The caller's function receives fp32 gradients; weights without an array are rounded
+ * afterwards. */
+static void update_by_caller(struct nvs_optimizer *optimizer, const struct update *update,
+			     size_t tile, const struct segment *segment, unsigned thread)
+{
+	const struct nvs_state_run state = state_open(optimizer, tile, segment, thread, true);
+	float *scratch = optimizer->scratch[thread];
+	uint64_t step = optimizer->step + 1;
+	enum nvs_dtype dtype;
+	const char *gradients = gradients_at(optimizer, segment, &dtype);
 	const struct nvs_update run = {
 		.size = sizeof(run),
 		.group = segment->group,
 		.offset = segment->offset,
 		.numel = segment->numel,
-		.step = optimizer->step + 1,
+		.step = step,
 		.lr = update->lr,
-		.gradients = optimizer->scratch[thread],
-		.master = tile_part(optimizer, tile, NVS_MASTER) + within,
-		.exp_avg = tile_part(optimizer, tile, NVS_EXP_AVG) + within,
-		.exp_avg_sq = tile_part(optimizer, tile, NVS_EXP_AVG_SQ) + within,
+		.gradients = scratch,
+		.master = state.master,
+		.exp_avg = state.exp_avg,
+		.exp_avg_sq = state.exp_avg_sq,
 	};
 
-	if (optimizer->update) {
-		float *scratch = optimizer->scratch[thread];
-		enum nvs_dtype dtype;
-		const char *gradients = gradients_at(optimizer, segment, &dtype);
+	optimizer->kernel->convert(scratch, NVS_F32, gradients, dtype, update->adam.grad_factor,
+				   segment->numel);
+	optimizer->update(optimizer->update_arg, &run);
+	state_close(optimizer, tile, segment, &state, step);
+	if (!group_weights(optimizer, segment) && new_weights(optimizer, segment, thread))
+		optimizer->kernel->convert(optimizer->lowered[thread],
+					   optimizer->groups[segment->group].dtype, state.master,
+					   NVS_F32, 1, segment->numel);
+}
 
-		/* The caller's function receives fp32 gradients; the weights are rounded
-		 * afterwards. */
-		optimizer->kernel->convert(scratch, NVS_F32, gradients, dtype,
-					   update->adam.grad_factor, segment->numel);
-		optimizer->update(optimizer->update_arg, &run);
-		if (weights)
-			optimizer->kernel->convert(weights, optimizer->groups[segment->group].dtype,
-						   run.master, NVS_F32, 1, segment->numel);
-	} else {
-		enum nvs_dtype dtype;
-		const char *gradients = gradients_at(optimizer, segment, &dtype);
+static void update_segment(struct nvs_optimizer *optimizer, const struct update *update,
+			   size_t tile, const struct segment *segment, unsigned thread)
+{
+	const struct state_run packed = state_packed(optimizer, tile, segment);
+	const struct noise noise = noise_at(optimizer, segment, optimizer->step + 1);
+	enum nvs_dtype weights_dtype = optimizer->groups[segment->group].dtype, dtype;
+	void *weights = new_weights(optimizer, segment, thread);
+	const char *gradients = gradients_at(optimizer, segment, &dtype);
 
-		optimizer->kernel->adam(&update->adam, run.master, run.exp_avg, run.exp_avg_sq,
-					gradients, dtype, weights,
-					optimizer->groups[segment->group].dtype, segment->numel);
-	}
+	assert(thread < threads_count(optimizer->threads) && segment->numel <= SLICE);
+	if (optimizer->update)
+		update_by_caller(optimizer, update, tile, segment, thread);
+	else if (is_packed(optimizer, tile))
+		optimizer->kernel->adam_packed(&update->adam, &packed, &noise, gradients, dtype,
+					       weights, weights_dtype, segment->numel);
+	else
+		optimizer->kernel->adam(&update->adam, packed.master, packed.exp_avg,
+					packed.exp_avg_sq, gradients, dtype, weights,
+					weights_dtype, segment->numel);
 	if (optimizer->weights_final)
 		optimizer->weights_final(optimizer->weights_final_arg, segment->group,
-					 segment->offset, segment->numel,
-					 optimizer->groups[segment->group].dtype,
-					 weights ? (const void *)weights : run.master);
+					 segment->offset, segment->numel, weights_dtype,
+					 weights ? weights : packed.master);
 }
 
 int update_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from, uint64_t n,

@@ -133,7 +133,9 @@ TEST(numbers_out_of_range_are_refused)
 {
 	const struct change changes[] = {
 		{0, 1, 'x', -EUCLEAN, "no header"},
-		{AT_VERSION, 4, 5, -EUCLEAN, "version is 5"},
+		{AT_VERSION, 4, 6, -EUCLEAN, "version is 6"},
+		{AT_VERSION, 4, 5, -EUCLEAN, "format of the state is 0"},
+		{AT_DYNAMIC, 4, 0x201, -EUCLEAN, "dynamic loss scale is 513"},
 		{AT_UNFINISHED, 4, 2, -EUCLEAN, "unfinished step is 2"},
 		{AT_DYNAMIC, 4, UINT32_MAX, -EUCLEAN, "dynamic loss scale is 4294967295"},
 		{AT_TILE_NUMEL, 8, 0, -EUCLEAN, "length of a tile is 0"},
