@@ -40,6 +40,7 @@
 struct entry {
 	char *name;
 	enum nvs_dtype dtype;
+	bool nameless; /* of a header that is being read: nvswap can't have its name */
 	uint64_t numel, nbytes;
 	uint64_t *shape; /* `ndim` dimensions; NULL: none */
 	size_t ndim;
@@ -50,7 +51,7 @@ struct entry {
 	uint32_t storage; /* index in `storages` of what it is all or a part of */
 };
 
-/* A tensor of a file of torch.save that can't be imported. */
+/* A tensor of a file that can't be imported. */
 struct unread {
 	char *name;
 	const char *why;

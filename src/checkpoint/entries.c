@@ -130,10 +130,12 @@ int checkpoint_lacks(const struct nvs_checkpoint *checkpoint, const char *name,
 int entry_make(struct entry *entry, const char *name, enum nvs_dtype dtype, uint64_t numel,
 	       const uint64_t *shape, size_t ndim)
 {
+	unsigned bits = nvs_dtype_bits(dtype);
+
 	*entry = (struct entry){.name = strdup(name),
 				.dtype = dtype,
 				.numel = numel,
-				.nbytes = numel * nvs_dtype_size(dtype),
+				.nbytes = numel / 8 * bits + numel % 8 * bits / 8,
 				.shape = calloc(ndim + 1, sizeof(uint64_t)),
 				.ndim = shape ? ndim : 1};
 	if (!entry->name || !entry->shape) {

@@ -92,6 +92,12 @@ static int read_spec(struct nvs_tensor_spec *spec, const struct nvs_engine *engi
 	rc = check_name(engine, spec->name, error);
 	if (rc)
 		return rc;
+	if (!size && nvs_dtype_bits(spec->dtype))
+		return error_about(
+			error, -EINVAL, spec->name, 0, 0,
+			"%s: an element of %s has less than a byte: register the tensor's "
+			"bytes as U8",
+			spec->name, nvs_dtype_name(spec->dtype));
 	if (!size)
 		return error_about(error, -EINVAL, spec->name, 0, 0, "%s: unknown dtype %d",
 				   spec->name, (int)spec->dtype);

@@ -15,7 +15,8 @@
 /* Functions that neither wait nor call the kernel or the caller: not in the test. */
 static const char only_read[] =
 	" nvs_version nvs_strerror nvs_latency_merge nvs_latency_percentile nvs_latency_mean "
-	"nvs_latency_stddev nvs_latency_within nvs_dtype_size nvs_dtype_name nvs_dtype_parse "
+	"nvs_latency_stddev nvs_latency_within nvs_dtype_size nvs_dtype_bits nvs_dtype_name "
+	"nvs_dtype_parse "
 	"nvs_device_name nvs_ioengine_name nvs_ioengine_parse nvs_tensor_state_name "
 	"nvs_machine_advise nvs_file_direct nvs_file_unit nvs_request_status nvs_request_user "
 	"nvs_aio_get_latency nvs_aio_reset_stats nvs_aio_get_stats nvs_checkpoint_count "

@@ -290,7 +290,7 @@ struct field {
 static const struct field tensor_fields[] = {
 	SIZE_FIELD(nvs_tensor_spec),
 	NAME_FIELD(nvs_tensor_spec, name),
-	WHOLE_FIELD(nvs_tensor_spec, dtype, 0, NVS_DTYPE_COUNT - 1, 0),
+	WHOLE_FIELD(nvs_tensor_spec, dtype, 0, NVS_F8_E5M2FNUZ, 0),
 	/* More than fit the machine are refused for want of memory. */
 	WHOLE_FIELD(nvs_tensor_spec, numel, 0, 1 << 20, UINT64_MAX),
 	OPTIONAL(nvs_tensor_spec, shape),
@@ -301,7 +301,7 @@ static const struct field tensor_fields[] = {
 static const struct field shaped_fields[] = {
 	SIZE_FIELD(nvs_tensor_spec),
 	NAME_FIELD(nvs_tensor_spec, name),
-	WHOLE_FIELD(nvs_tensor_spec, dtype, 0, NVS_DTYPE_COUNT - 1, 0),
+	WHOLE_FIELD(nvs_tensor_spec, dtype, 0, NVS_F8_E5M2FNUZ, 0),
 	WHOLE_FIELD(nvs_tensor_spec, numel, NUMEL, NUMEL, 0),
 	OPTIONAL(nvs_tensor_spec, shape),
 	FIELD_OF(nvs_tensor_spec, ndim, .kind = WHOLE, .least = 1, .most = 1, .untried = 64),

@@ -184,6 +184,7 @@ static void names(void)
 	assert_string_equal(nvs_dtype_name(BAD), "unknown");
 	assert_string_equal(nvs_tensor_state_name(BAD), "unknown");
 	RETURNS_0(nvs_dtype_size(BAD));
+	RETURNS_0(nvs_dtype_bits(BAD));
 	REFUSES(nvs_ioengine_parse(NULL, &ioengine));
 	REFUSES(nvs_ioengine_parse("auto", NULL));
 	REFUSES(nvs_dtype_parse(NULL, &dtype));

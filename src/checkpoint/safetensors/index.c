@@ -29,6 +29,7 @@ static int add_shard(struct nvs_checkpoint *checkpoint, const char *path, const 
 	struct nvs_checkpoint shard;
 	struct entry *entries;
 	struct stamp *stamps;
+	struct unread *unread;
 	char **paths, *full;
 
 	if (asprintf(&full, "%.*s%s", directory, path, name) < 0)
@@ -55,9 +56,16 @@ static int add_shard(struct nvs_checkpoint *checkpoint, const char *path, const 
 		       : NULL;
 	if (paths)
 		checkpoint->paths = paths;
+	unread = paths ? realloc(checkpoint->unread,
+				 (checkpoint->nunread + shard.nunread + 1) * sizeof(*unread))
+		       : NULL;
+	if (unread)
+		checkpoint->unread = unread;
 	else if (!rc)
 		rc = no_memory(path, error);
-	assert(rc || (entries && stamps && paths));
+	assert(rc || (entries && stamps && paths && unread));
+	for (size_t i = 0; i < shard.nunread && !rc; i++)
+		unread[checkpoint->nunread++] = shard.unread[i];
 	for (size_t i = 0; i < shard.n && !rc; i++) {
 		shard.entries[i].file = checkpoint->nfiles;
 		entries[checkpoint->n++] = shard.entries[i];
@@ -66,7 +74,7 @@ static int add_shard(struct nvs_checkpoint *checkpoint, const char *path, const 
 		stamps[checkpoint->nfiles] = shard.stamps[0];
 		paths[checkpoint->nfiles++] = shard.paths[0];
 		checkpoint->nbytes += shard.nbytes;
-		shard.n = shard.nfiles = 0;
+		shard.n = shard.nfiles = shard.nunread = 0;
 	}
 	checkpoint_free(&shard);
 	return rc;
@@ -106,6 +114,15 @@ static int add_shards(struct nvs_checkpoint *checkpoint, const char *path,
 	return rc;
 }
 
+static bool is_unread(const struct nvs_checkpoint *checkpoint, const struct json_value *item)
+{
+	size_t i = 0;
+
+	while (i < checkpoint->nunread && strcmp(checkpoint->unread[i].name, item->key) != 0)
+		i++;
+	return i < checkpoint->nunread;
+}
+
 static int load_map(struct nvs_checkpoint *checkpoint, const char *path,
 		    const struct json_value *root, struct nvs_error *error)
 {
@@ -125,16 +142,18 @@ static int load_map(struct nvs_checkpoint *checkpoint, const char *path,
 	if (map->duplicate)
 		return error_set(error, -EINVAL, "%s: tensor %s appears twice", path,
 				 map->duplicate->key);
-	if (map->count != checkpoint->n)
+	if (map->count != checkpoint->n + checkpoint->nunread)
 		return error_set(error, -EINVAL,
 				 "%s: names %u tensors, but its files have %zu: they are not of "
 				 "one checkpoint",
-				 path, map->count, checkpoint->n);
+				 path, map->count, checkpoint->n + checkpoint->nunread);
 	for (const struct json_value *item = map->first; item; item = item->next) {
 		const struct entry *entry = checkpoint_find(checkpoint, item->key);
 		const char *file = entry ? checkpoint->paths[entry->file] : "";
 		const char *slash = strrchr(file, '/');
 
+		if (!entry && is_unread(checkpoint, item))
+			continue;
 		if (!entry || strlen(item->key) != item->key_length ||
 		    strcmp(slash ? slash + 1 : file, item->string) != 0)
 			return error_about(error, -EINVAL, item->key, 0, 0,
