@@ -205,8 +205,8 @@ NVS_API long nvs_tensor_prefetch(struct nvs_engine *engine, struct nvs_tensor *c
 NVS_API int nvs_tensor_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 			    uint64_t pin, int timeout_ms, struct nvs_error *error);
 /*
- * Returns a tensor's memory: aligned to 512 bytes or more and valid until the tensor is released;
- * NULL if it is not in the pool.
+ * Returns a tensor's memory: aligned to 512 bytes or more, except in an engine of files
+ * (nvs_engine_open_files), and valid until the tensor is released; NULL if it is not in the pool.
  */
 NVS_API void *nvs_tensor_data(const struct nvs_tensor *tensor);
 
@@ -328,7 +328,7 @@ struct nvs_tensor_info {
 	const char *name; /* valid while the tensor is registered, even when renamed */
 	enum nvs_dtype dtype;
 	uint64_t numel, nbytes;
-	uint64_t store_offset;
+	uint64_t store_offset; /* in an engine of files: where it lies among all of them */
 	enum nvs_tensor_state state;
 	bool dirty;
 	uint32_t pins;	       /* how many it has */

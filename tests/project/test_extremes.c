@@ -150,11 +150,24 @@ static int export_item(const void *item)
 	return nvs_checkpoint_export(engine, item, 1, checkpoint_path, NULL, &error);
 }
 
+static const struct nvs_checkpoint_options good_files = {.size = sizeof(good_files)};
+
 static int export_in_files(const void *options)
 {
 	const struct nvs_checkpoint_item item = {.size = sizeof(item), .tensor = tensor};
 
 	return nvs_checkpoint_export(engine, &item, 1, checkpoint_path, options, &error);
+}
+
+static int open_files(const void *options)
+{
+	const char *path = checkpoint_path;
+	struct nvs_engine *opened;
+	int rc = export_in_files(&good_files);
+
+	if (!rc)
+		rc = nvs_engine_open_files(&opened, config, &path, 1, options, &error);
+	return rc ? rc : nvs_engine_close(opened, &error);
 }
 
 static int export_pickled(const void *options)
@@ -228,7 +241,7 @@ static struct nvs_transfer good_transfer = {
 	sizeof(good_transfer), NULL, NVS_READ, page, 4096, 0, NULL};
 static struct nvs_tensor_range good_range = {sizeof(good_range), NULL, 0, 16, page};
 static struct nvs_checkpoint_item good_item = {sizeof(good_item), NULL, "t", whole_shape, 1};
-static const struct nvs_checkpoint_options good_files = {.size = sizeof(good_files)};
+static const struct nvs_files_options good_aio = {.size = sizeof(good_aio)};
 static const struct nvs_checkpoint_storage good_storage = {sizeof(good_storage), page, 16};
 static const struct nvs_checkpoint_options good_pickled = {.size = sizeof(good_pickled),
 							   .pickle = page,
@@ -377,6 +390,10 @@ static const struct field item_fields[] = {
 	OPTIONAL(nvs_checkpoint_item, shape),
 	FIELD_OF(nvs_checkpoint_item, ndim, .kind = WHOLE, .least = 1, .most = 1, .untried = 64),
 };
+static const struct field aio_fields[] = {
+	SIZE_FIELD(nvs_files_options),
+	OPTIONAL(nvs_files_options, aio),
+};
 static const struct field files_fields[] = {
 	SIZE_FIELD(nvs_checkpoint_options),
 	ANY_WHOLE(nvs_checkpoint_options, shard_bytes),
@@ -516,6 +533,7 @@ static const struct structure {
 	S(nvs_checkpoint_item, export_item, &good_item, item_fields),
 	S(nvs_checkpoint_options, export_in_files, &good_files, files_fields),
 	S(nvs_checkpoint_options, export_pickled, &good_pickled, pickled_fields),
+	S(nvs_files_options, open_files, &good_aio, aio_fields),
 	S(nvs_checkpoint_storage, export_storage, &good_storage, storage_fields),
 	S(nvs_checkpoint_param, export_param, &good_param, param_fields),
 	S(nvs_universal_options, export_by_ranks, &good_ranks, ranks_fields),

@@ -50,6 +50,7 @@ TEST(a_function_that_fails_to_open_stores_null)
 {
 	struct nvs_group_spec group = {sizeof(group), "g", 0, NVS_F32, NULL};
 	struct nvs_engine *no_engine = (void *)page;
+	const char *path = "x";
 	struct nvs_optimizer *no_optimizer = (void *)page;
 	struct nvs_aio *no_aio = (void *)page;
 	struct nvs_file *no_file = (void *)page;
@@ -57,6 +58,9 @@ TEST(a_function_that_fails_to_open_stores_null)
 	void *no_memory = page;
 
 	REFUSES(nvs_engine_open(&no_engine, config, BAD, &error));
+	assert_null(no_engine);
+	no_engine = (void *)page;
+	REFUSES(nvs_engine_open_files(&no_engine, config, &path, 0, NULL, &error));
 	assert_null(no_engine);
 	no_engine = (void *)page;
 	REFUSES(nvs_engine_open_on(&no_engine, NULL, config, NVS_OFFLOAD_PARAM, &error));
@@ -199,6 +203,7 @@ static void engine_functions(void)
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	struct nvs_stored_tensor stored = {.size = sizeof(stored)};
 	struct nvs_step_io io = {.size = sizeof(io)};
+	const char *path = "x", *no_path = NULL;
 	struct nvs_engine *opened;
 	size_t nbytes;
 	void *data;
@@ -206,6 +211,13 @@ static void engine_functions(void)
 	REFUSES(nvs_engine_open(NULL, config, NVS_OFFLOAD_PARAM, &error));
 	REFUSES(nvs_engine_open(&opened, NULL, NVS_OFFLOAD_PARAM, &error));
 	REFUSES(nvs_engine_open(&opened, config, BAD, &error));
+	REFUSES(nvs_engine_open_files(NULL, config, &path, 1, NULL, &error));
+	REFUSES(nvs_engine_open_files(&opened, NULL, &path, 1, NULL, &error));
+	REFUSES(nvs_engine_open_files(&opened, config, NULL, 1, NULL, &error));
+	REFUSES(nvs_engine_open_files(&opened, config, &path, 0, NULL, &error));
+	REFUSES(nvs_engine_open_files(&opened, config, &no_path, 1, NULL, &error));
+	REFUSES(nvs_engine_open_files(&opened, config, &path, 1,
+				      &(const struct nvs_files_options){.size = 0}, &error));
 	REFUSES(nvs_engine_open_on(NULL, aio, config, NVS_OFFLOAD_PARAM, &error));
 	REFUSES(nvs_engine_open_on(&opened, NULL, config, NVS_OFFLOAD_PARAM, &error));
 	REFUSES(nvs_engine_open_on(&opened, aio, NULL, NVS_OFFLOAD_PARAM, &error));

@@ -686,6 +686,31 @@ TEST(checkpoint_options_of_a_later_version)
 	cleanup(NULL);
 }
 
+TEST(options_for_files_of_a_later_version)
+{
+	struct {
+		struct nvs_files_options known;
+		uint64_t unknown;
+	} options = {{.size = sizeof(options)}, 1};
+	struct running *running = *state;
+	struct nvs_engine *opened;
+	struct nvs_config *config;
+	char text[4096];
+	const char *path = text;
+
+	export_checkpoint(running, text, sizeof(text));
+	assert_int_equal(nvs_config_open(&config, NULL), 0);
+	assert_int_equal(nvs_config_set_number(config, "offload_param.buffer_size", 65536, NULL),
+			 0);
+	assert_int_equal(nvs_engine_open_files(&opened, config, &path, 1, &options.known, NULL),
+			 -E2BIG);
+	options.unknown = 0;
+	assert_int_equal(nvs_engine_open_files(&opened, config, &path, 1, &options.known, NULL), 0);
+	assert_int_equal(nvs_engine_close(opened, NULL), 0);
+	nvs_config_close(config);
+	cleanup(NULL);
+}
+
 TEST(a_store_place_of_a_later_version)
 {
 	const char *const paths[] = {temp_directory()};

@@ -4,7 +4,6 @@
  * "weight_map" names the file of each tensor. Files lie in the directory of the index, so an
  * index names no files elsewhere.
  */
-#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,10 +26,7 @@ static int add_shard(struct nvs_checkpoint *checkpoint, const char *path, const 
 	const char *slash = strrchr(path, '/');
 	int directory = slash ? (int)(slash - path) + 1 : 0, rc;
 	struct nvs_checkpoint shard;
-	struct entry *entries;
-	struct stamp *stamps;
-	struct unread *unread;
-	char **paths, *full;
+	char *full;
 
 	if (asprintf(&full, "%.*s%s", directory, path, name) < 0)
 		return no_memory(path, error);
@@ -40,42 +36,8 @@ static int add_shard(struct nvs_checkpoint *checkpoint, const char *path, const 
 		return rc;
 	if (!shard.has_data)
 		rc = error_set(error, -EINVAL, "%s: %s is not a .safetensors file", path, name);
-	else if (shard.nbytes > DATA_MAX - checkpoint->nbytes)
-		rc = error_set(error, -EINVAL, "%s: its files have more than %llu bytes", path,
-			       DATA_MAX);
-	entries = rc ? NULL
-		     : realloc(checkpoint->entries,
-			       (checkpoint->n + shard.n + 1) * sizeof(*entries));
-	if (entries)
-		checkpoint->entries = entries;
-	stamps = entries ? realloc(checkpoint->stamps, (checkpoint->nfiles + 1) * sizeof(*stamps))
-			 : NULL;
-	if (stamps)
-		checkpoint->stamps = stamps;
-	paths = stamps ? realloc(checkpoint->paths, (checkpoint->nfiles + 1) * sizeof(*paths))
-		       : NULL;
-	if (paths)
-		checkpoint->paths = paths;
-	unread = paths ? realloc(checkpoint->unread,
-				 (checkpoint->nunread + shard.nunread + 1) * sizeof(*unread))
-		       : NULL;
-	if (unread)
-		checkpoint->unread = unread;
-	else if (!rc)
-		rc = no_memory(path, error);
-	assert(rc || (entries && stamps && paths && unread));
-	for (size_t i = 0; i < shard.nunread && !rc; i++)
-		unread[checkpoint->nunread++] = shard.unread[i];
-	for (size_t i = 0; i < shard.n && !rc; i++) {
-		shard.entries[i].file = checkpoint->nfiles;
-		entries[checkpoint->n++] = shard.entries[i];
-	}
-	if (!rc) {
-		stamps[checkpoint->nfiles] = shard.stamps[0];
-		paths[checkpoint->nfiles++] = shard.paths[0];
-		checkpoint->nbytes += shard.nbytes;
-		shard.n = shard.nfiles = shard.nunread = 0;
-	}
+	else
+		rc = checkpoint_append(checkpoint, &shard, path, error);
 	checkpoint_free(&shard);
 	return rc;
 }
