@@ -72,57 +72,6 @@ int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error)
 	return rc ? error_set(error, rc, "out of memory while reading the manifest") : 0;
 }
 
-/* A tensor that is read from files, `nbytes` at `offset` of them. NULL: out of memory. */
-static struct nvs_tensor *add_from_files(struct nvs_engine *engine,
-					 const struct nvs_tensor_spec *spec, uint64_t offset,
-					 uint64_t nbytes)
-{
-	struct store_window window = store_window(engine->store, offset, nbytes);
-	uint64_t *shape = copy_shape(spec->shape, spec->ndim);
-	struct nvs_tensor *tensor = shape ? table_add(engine, spec) : NULL;
-
-	if (!tensor) {
-		free(shape);
-		return NULL;
-	}
-	/* Its elements may have less than a byte. */
-	tensor->nbytes = nbytes;
-	tensor->extent = window.extent;
-	tensor->offset = window.offset;
-	tensor->rest->loaded = window.nbytes;
-	tensor->rest->skip = window.skip;
-	tensor->rest->small = window.small;
-	tensor->rest->shape = shape;
-	tensor->rest->ndim = spec->ndim;
-	tensor->content = CONTENT_DRIVE;
-	tensor->registration = REGISTRATION_DONE;
-	engine->nregistered++;
-	engine->tensor_bytes += nbytes;
-	tensor_check(tensor);
-	return tensor;
-}
-
-int tensors_from_files(struct nvs_engine *engine, const struct weights *weights,
-		       struct nvs_error *error)
-{
-	int rc = table_grow(engine, weights->ntensors);
-
-	for (size_t i = 0; i < weights->ntensors && !rc; i++) {
-		const struct weights_tensor *from = &weights->tensors[i];
-		const struct nvs_tensor_spec spec = {.size = sizeof(spec),
-						     .name = from->name,
-						     .dtype = from->dtype,
-						     .numel = from->numel,
-						     .shape = from->shape,
-						     .ndim = from->ndim};
-		uint64_t offset = store_file_offset(engine->store, from->file, from->offset);
-
-		rc = add_from_files(engine, &spec, offset, from->nbytes) ? 0 : -ENOMEM;
-	}
-	engine->nlisted = engine->ntensors;
-	return rc ? error_set(error, rc, "out of memory for %zu tensors", weights->ntensors) : 0;
-}
-
 /* ---- Registering ---- */
 
 static int no_memory(struct nvs_error *error)
@@ -378,8 +327,9 @@ int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 
 	if (!rc)
 		rc = check_arguments(engine, tensors, n, error);
-	if (!rc)
-		rc = check_writable(engine, error);
+	/* Rows that the caller has registered are no contents of their own. */
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = tensors[i]->rest->rows ? 0 : check_writable(engine, error);
 	if (rc)
 		return rc;
 	engine_lock(engine);
@@ -408,7 +358,8 @@ int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 			engine->commit.forgotten = tensor;
 			continue;
 		}
-		extents_release(engine, tensor);
+		if (!engine->of_files)
+			extents_release(engine, tensor);
 		tensor_free(tensor);
 	}
 	if (!rc)

@@ -318,6 +318,142 @@ TEST(the_plan_of_a_step_reads_ahead)
 	}
 }
 
+/* ---- Rows ---- */
+
+#define EXPERTS	     16u
+#define EXPERT_BYTES (24 * KIB + 4)
+
+/* Opens a file of experts, of 3 x 4 U16 and more, behind a small tensor; and registers rows. */
+static struct nvs_tensor *begin_experts(uint64_t expert_bytes)
+{
+	char *data = malloc(EXPERTS * expert_bytes + 7), header[256];
+	const char *path;
+
+	assert_non_null(data);
+	INIT(f, .place = PLACE_DISK, .pool_bytes = MIB);
+	path = path_in(f->paths[0], "model.safetensors");
+	snprintf(header, sizeof(header),
+		 "{\"gate\":{\"dtype\":\"U8\",\"shape\":[7],\"data_offsets\":[0,7]},"
+		 "\"experts\":{\"dtype\":\"U16\",\"shape\":[%u,2,%" PRIu64
+		 "],\"data_offsets\":[7,%" PRIu64 "]}}",
+		 EXPERTS, expert_bytes / 4, 7 + EXPERTS * expert_bytes);
+	for (size_t i = 0; i < EXPERTS; i++)
+		fill(data + 7 + i * expert_bytes, expert_bytes, i);
+	weights_file(path, header, 0, data, EXPERTS * expert_bytes + 7);
+	free(data);
+	OK(f, open_path(path));
+	return nvs_tensor_find(f->engine, "experts");
+}
+
+static struct nvs_tensor *rows_of(struct nvs_tensor *tensor, uint64_t first, uint64_t count)
+{
+	const struct nvs_tensor_rows rows = {
+		.size = sizeof(rows), .tensor = tensor, .first = first, .count = count};
+	struct nvs_tensor *made;
+
+	OK(f, nvs_tensor_register_rows(f->engine, &rows, 1, &made, &f->error));
+	return made;
+}
+
+TEST(rows_of_a_tensor_are_read_alone)
+{
+	static const uint64_t sizes[] = {8, EXPERT_BYTES, 96 * KIB + 12};
+
+	for (size_t k = 0; k < COUNT(sizes); k++) {
+		struct nvs_tensor *experts = begin_experts(sizes[k]), *three, *last[2];
+		struct nvs_tensor_info info;
+
+		three = rows_of(experts, 3, 1);
+		info = info_of(f, three);
+		assert_string_equal(info.name, "experts[3:4]");
+		assert_ptr_equal(nvs_tensor_find(f->engine, "experts[3:4]"), three);
+		assert_int_equal(info.ndim, 3);
+		assert_int_equal(info.shape[0], 1);
+		assert_int_equal(info.shape[2], sizes[k] / 4);
+		assert_int_equal(info.nbytes, sizes[k]);
+		tensor_compare(f, three, 3);
+		assert_int_equal(stats_of(f).swapped_in, sizes[k]);
+		STATE(f, experts, NVS_ON_DRIVE, false, 0);
+		last[0] = rows_of(experts, 14, 2);
+		last[1] = rows_of(last[0], 1, 1);
+		tensors_pin(f, last, 2);
+		assert_true(filled((char *)nvs_tensor_data(last[0]) + sizes[k], sizes[k], 15));
+		assert_true(filled(nvs_tensor_data(last[1]), sizes[k], 15));
+		OK(f, sole_release(f->engine, last, 2, NVS_CLEAN, &f->error));
+		OK(f, nvs_tensor_forget(f->engine, last, 2, &f->error));
+		assert_null(nvs_tensor_find(f->engine, "experts[14:16]"));
+		assert_int_equal(stats_of(f).tensors, 3);
+		fixture_close(f);
+	}
+}
+
+TEST(rows_that_a_tensor_has_not_are_refused_and_none_is_registered)
+{
+	static const char header[] =
+		"{\"q\":{\"dtype\":\"F4\",\"shape\":[4,3],\"data_offsets\":[0,6]},"
+		"\"s\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[6,7]}}";
+	struct nvs_tensor *made[2] = {NULL}, *mine;
+	struct nvs_tensor_rows rows[2];
+	const char *path;
+
+	INIT(f, .pool_bytes = MIB);
+	path = path_in(f->paths[0], "model.safetensors");
+	weights_file(path, header, 0, "1234567", 7);
+	OK(f, open_path(path));
+	t[0] = nvs_tensor_find(f->engine, "q");
+	rows[0] = rows[1] = (struct nvs_tensor_rows){
+		.size = sizeof(rows[0]), .tensor = t[0], .first = 2, .count = 2};
+#define REFUSED_ROWS(code, words)                                                                  \
+	expect_error(f, nvs_tensor_register_rows(f->engine, rows, 2, made, &f->error), code, words)
+	REFUSED_ROWS(-EEXIST, "q[2:4] is registered already");
+	rows[1].count = 3;
+	REFUSED_ROWS(-EINVAL, "3 rows from row 2");
+	rows[1].count = 0;
+	REFUSED_ROWS(-EINVAL, "0 rows from row 2");
+	rows[1].count = 1;
+	REFUSED_ROWS(-EINVAL, "begin or end within a byte");
+	rows[1].count = UINT64_MAX;
+	REFUSED_ROWS(-EINVAL, "rows from row 2");
+	rows[1].tensor = nvs_tensor_find(f->engine, "s");
+	REFUSED_ROWS(-EINVAL, "s is a scalar");
+	rows[1].tensor = NULL;
+	REFUSED_ROWS(-EINVAL, "NULL");
+	assert_int_equal(stats_of(f).tensors, 2);
+	assert_null(nvs_tensor_find(f->engine, "q[2:4]"));
+	rows[0].name = "mine";
+	OK(f, nvs_tensor_register_rows(f->engine, rows, 1, made, &f->error));
+	mine = nvs_tensor_find(f->engine, "mine");
+	assert_ptr_equal(made[0], mine);
+	tensors_pin(f, &mine, 1);
+	assert_memory_equal(nvs_tensor_data(mine), "456", 3);
+	OK(f, sole_release(f->engine, &mine, 1, NVS_CLEAN, &f->error));
+	fixture_shut(f);
+	OK(f, fixture_reopen(f));
+	rows[0].tensor = tensor_add(f, "a", 100);
+	expect_error(f, nvs_tensor_register_rows(f->engine, rows, 1, made, &f->error), -ENOTSUP,
+		     "nvs_engine_open_files");
+}
+
+TEST(the_plan_reads_rows_ahead_and_no_others)
+{
+	struct nvs_tensor *experts = begin_experts(96 * KIB + 12), *used[12];
+	struct nvs_step_io io = {.size = sizeof(io)};
+
+	for (size_t i = 0; i < COUNT(used); i++)
+		used[i] = rows_of(experts, i, 1);
+	for (unsigned step = 0; step < 2; step++) {
+		OK(f, nvs_engine_step_begin(f->engine, &f->error));
+		for (size_t i = 0; i < COUNT(used); i++) {
+			for (size_t j = 0; j < COUNT(used); j++)
+				(void)nvs_tensor_wait(f->engine, &used[j], 1, 0, -1, NULL);
+			tensor_compare(f, used[i], i);
+		}
+		OK(f, nvs_engine_step_end(f->engine, &io, &f->error));
+		assert_true(step ? io.hits >= 8 : !io.hits);
+	}
+	STATE(f, experts, NVS_ON_DRIVE, false, 0);
+}
+
 /* ---- What is refused ---- */
 
 TEST(what_would_write_is_refused_with_a_remedy)

@@ -246,6 +246,7 @@ static void tensor_functions(void)
 {
 	struct nvs_tensor_spec spec = {
 		.size = sizeof(spec), .name = "u", .dtype = NVS_F32, .numel = 4};
+	struct nvs_tensor_rows rows = {sizeof(rows), tensor, 0, 1, NULL};
 	struct nvs_tensor *none = NULL, *registered;
 	struct nvs_tensor_info info = {.size = sizeof(info)};
 	struct nvs_tensor_range range = {sizeof(range), tensor, 0, 1, NULL};
@@ -253,6 +254,9 @@ static void tensor_functions(void)
 	void *to = page, *nowhere = NULL;
 	uint64_t pin;
 
+	REFUSES(nvs_tensor_register_rows(NULL, &rows, 1, &registered, &error));
+	REFUSES(nvs_tensor_register_rows(engine, NULL, 1, &registered, &error));
+	REFUSES(nvs_tensor_register_rows(engine, &rows, 1, NULL, &error));
 	REFUSES(nvs_tensor_register(NULL, &spec, 1, &registered, &error));
 	REFUSES(nvs_tensor_register(engine, NULL, 1, &registered, &error));
 	REFUSES(nvs_tensor_register(engine, &spec, 1, NULL, &error));

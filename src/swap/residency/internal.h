@@ -8,7 +8,7 @@
  *	room: policy queue room shortage follow
  *	moves: sums runs promote ahead overdue landing events scrub
  *	calls: checks info step turns wait release pin prefetch external
- *	engine: register note commit engine
+ *	engine: files register note commit engine
  */
 #ifndef RESIDENCY_INTERNAL_H
 #define RESIDENCY_INTERNAL_H

@@ -161,6 +161,7 @@ struct tensor_rest {
 	uint64_t loaded;
 	uint32_t skip; /* 0 in other engines */
 	bool small;
+	bool rows; /* of another tensor: the caller may forget it */
 	struct segment segment;
 	/* With external memory: the bytes of the tensor that `data` has. */
 	uint64_t part_offset, part_nbytes;
