@@ -14,7 +14,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "aio/aio.h"
 #include "checkpoint/weights_fixture.h"
+#include "support/inject.h"
 #include "support/support.h"
 #include "support/tests.h"
 #include "swap/swap_fixture.h"
@@ -522,6 +524,16 @@ static void write_index(const char *path)
 	assert_int_equal(fclose(file), 0);
 }
 
+/* Two files with an index, in a folder. */
+static const char *begin_two_files(void)
+{
+	INIT(f, .place = PLACE_DISK, .pool_bytes = 4 * MIB);
+	write_weights(path_in(f->paths[0], "model-00001-of-00002.safetensors"), 0, SPLIT, 0);
+	write_weights(path_in(f->paths[0], "model-00002-of-00002.safetensors"), SPLIT, N, 0);
+	write_index(path_in(f->paths[0], "model.safetensors.index.json"));
+	return f->paths[0];
+}
+
 TEST(a_folder_an_index_or_several_files_of_several_drives_are_one_model)
 {
 	const char *first, *second, *index, *memory = memory_directory(), *paths[2];
@@ -730,6 +742,139 @@ TEST(a_link_that_leads_to_another_file_is_stale)
 	assert_int_equal(unlink(link), 0);
 	assert_int_equal(symlink("two", link), 0);
 	end_change(link);
+}
+
+/* ---- A drive that fails, on the simulated one ---- */
+
+static struct nvs_aio *sim_aio;
+
+/* As begin_file(), with the file changed long ago; its path. */
+static const char *begin_simulated(void)
+{
+	const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = 1, .tv_nsec = 5}};
+	struct nvs_files_options options = {.size = sizeof(options)};
+	const char *path;
+
+	INIT(f, .place = PLACE_DISK, .pool_bytes = 4 * MIB, .simulated = true);
+	path = path_in(f->paths[0], "model.safetensors");
+	write_weights(path, 0, N, 0);
+	assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+	OK(f,
+	   aio_open_with(&sim_aio, &f->config.aio, &engine_sim, f->sim, &f->config.log, &f->error));
+	options.aio = sim_aio;
+	OK(f, nvs_engine_open_files(&f->engine, &f->config, &path, 1, &options, &f->error));
+	for (size_t i = 0; i < N; i++) {
+		char name[16];
+
+		snprintf(name, sizeof(name), "t%zu", i);
+		t[i] = nvs_tensor_find(f->engine, name);
+	}
+	return path;
+}
+
+static void end_simulated(void)
+{
+	fixture_shut(f);
+	OK(f, nvs_aio_close(sim_aio));
+}
+
+TEST(a_file_that_is_written_to_in_the_middle_of_a_read_is_stale)
+{
+	const char *path = begin_simulated();
+	uint64_t pin;
+	int fd;
+
+	sim_hold(f->sim, SIM_READS);
+	OK(f, nvs_tensor_swap_in(f->engine, &t[6], 1, -1, &pin, &f->error));
+	assert_true(sim_await_in_flight(f->sim, 8));
+	assert_int_equal(sim_complete(f->sim, 4), 4);
+	/* All of it is rewritten, and half of it has been read. */
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	for (off_t at = 50000; at < 1100000; at += 7)
+		assert_int_equal(pwrite(fd, "x", 1, at), 1);
+	close(fd);
+	sim_go(f->sim, SIM_READS);
+	expect_error(f, nvs_tensor_wait(f->engine, &t[6], 1, pin, -1, &f->error), -ESTALE, path);
+	STATE(f, t[6], NVS_ON_DRIVE, false, 0);
+	assert_null(nvs_tensor_data(t[6]));
+	end_simulated();
+}
+
+TEST(whichever_read_fails_it_is_reported_and_a_second_try_succeeds)
+{
+	const char *path = begin_simulated();
+	unsigned nth = 0, failures;
+	int rc;
+
+	do {
+		failures = 0;
+		sim_fail(f->sim, NVS_READ, nth++, EIO, 1);
+		OK(f, sole_swap_in(f->engine, t, N, -1, &f->error));
+		for (size_t i = 0; i < N; i++) {
+			uint64_t pin = info_of(f, t[i]).pins;
+
+			rc = pin ? sole_wait(f->engine, &t[i], 1, -1, &f->error)
+				 : nvs_tensor_wait(f->engine, &t[i], 1, 0, -1, &f->error);
+			if (rc) {
+				failures++;
+				expect_error(f, rc, -EIO, path);
+			} else {
+				OK(f, sole_release(f->engine, &t[i], 1, NVS_CLEAN, &f->error));
+			}
+		}
+		sim_no_faults(f->sim);
+		compare_all();
+		evict_all();
+	} while (failures);
+	assert_true(nth > 20);
+	end_simulated();
+}
+
+TEST(short_and_interrupted_reads_are_continued)
+{
+	const struct sim_rule rules[] = {
+		{.fault = SIM_SHORT, .reads = true, .ppm = 300000},
+		{.fault = SIM_ERROR, .error = EINTR, .reads = true, .ppm = 100000}};
+
+	begin_simulated();
+	for (size_t i = 0; i < COUNT(rules); i++)
+		sim_fault(f->sim, &rules[i]);
+	for (unsigned round = 0; round < 20; round++) {
+		compare_all();
+		evict_all();
+		tensors_pin(f, t, N);
+		for (size_t i = 0; i < N; i++)
+			assert_true(filled(nvs_tensor_data(t[i]), lengths[i], i));
+		OK(f, sole_release(f->engine, t, N, NVS_CLEAN, &f->error));
+		evict_all();
+	}
+	end_simulated();
+}
+
+TEST(each_failing_call_of_an_opening_is_an_error_and_leaves_nothing)
+{
+	const char *folder = begin_two_files();
+	uint64_t failed = 1;
+
+	for (uint64_t nth = 1; failed; nth++) {
+		unsigned files = inject_held().files;
+		int64_t blocks = inject_held().blocks;
+		int rc;
+
+		inject_fail(INJECT_ANY, nth, 1, nth % 2 ? ENOMEM : EMFILE);
+		rc = nvs_engine_open_files(&f->engine, &f->config, &folder, 1, NULL, &f->error);
+		inject_stop(&failed);
+		if (!rc)
+			fixture_shut(f);
+		else
+			assert_true(rc < 0 && *f->error.text && !f->engine);
+		assert_int_equal(inject_held().files, files);
+		assert_int_equal(inject_held().blocks, blocks);
+		/* Some calls have another way, such as registering memory. */
+		f->error = (struct nvs_error){.size = sizeof(f->error)};
+	}
+	OK(f, open_path(folder));
+	compare_all();
 }
 
 /* ---- Damage ---- */
