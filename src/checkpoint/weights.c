@@ -77,8 +77,11 @@ static int open_weights(struct nvs_engine **engine, const struct nvs_config *con
 	size_t nopen = 0;
 	int rc = 0;
 
-	if (!files || !tensors)
-		rc = error_set(error, -ENOMEM, "no memory for the tensors of %s", all->paths[0]);
+	if (!files || !tensors) {
+		free(files);
+		free(tensors);
+		return error_set(error, -ENOMEM, "no memory for the tensors of %s", all->paths[0]);
+	}
 	for (; nopen < all->nfiles && !rc; nopen++) {
 		int fd = reading_open(all, nopen, error);
 

@@ -133,7 +133,7 @@ static int make_rows(struct made *made, const struct nvs_engine *engine,
 static int add_rows(struct nvs_engine *engine, const struct nvs_tensor_rows *rows,
 		    struct nvs_tensor **added, struct nvs_error *error)
 {
-	struct made made;
+	struct made made = {.name = ""};
 	int rc = make_rows(&made, engine, rows, error);
 
 	if (rc)
@@ -145,8 +145,10 @@ static int add_rows(struct nvs_engine *engine, const struct nvs_tensor_rows *row
 	*added = table_grow(engine, 1)
 			 ? NULL
 			 : add_from_files(engine, &made.spec, made.offset, made.nbytes);
-	if (!*added)
-		return error_set(error, -ENOMEM, "out of memory for the rows of a tensor");
+	if (!*added) {
+		error_set(error, -ENOMEM, "out of memory for the rows of a tensor");
+		return -ENOMEM;
+	}
 	(*added)->rest->rows = true;
 	return 0;
 }
