@@ -104,7 +104,7 @@ static int open_weights(struct nvs_engine **engine, const struct nvs_config *con
 						     .offset = entry->offset};
 	}
 	if (!rc)
-		rc = engine_open_weights(engine, config, &weights, aio, NULL, NULL, error);
+		rc = engine_open_weights(engine, config, &weights, aio, error);
 	while (nopen--)
 		close(files[nopen].fd);
 	free(files);

@@ -338,15 +338,10 @@ int engine_open_with(struct nvs_engine **engine, const struct nvs_config *config
 }
 
 int engine_open_weights(struct nvs_engine **engine, const struct nvs_config *config,
-			const struct weights *weights, struct nvs_aio *aio,
-			const struct engine_ops *ops, void *ops_arg, struct nvs_error *error)
+			const struct weights *weights, struct nvs_aio *aio, struct nvs_error *error)
 {
-	const struct opening opening = {.config = config,
-					.block = NVS_OFFLOAD_PARAM,
-					.weights = weights,
-					.aio = aio,
-					.ops = ops,
-					.ops_arg = ops_arg};
+	const struct opening opening = {
+		.config = config, .block = NVS_OFFLOAD_PARAM, .weights = weights, .aio = aio};
 
 	return open_engine(engine, &opening, error);
 }

@@ -18,12 +18,11 @@ int engine_open_with(struct nvs_engine **engine, const struct nvs_config *config
 
 /*
  * For nvs_engine_open_files: opens an engine of tensors in files, with the pool of the parameters'
- * block. `aio` may be NULL; `ops` as engine_open_with. Names differ, and nothing of `weights` is
- * referred to afterwards.
+ * block. `aio` may be NULL. Names differ, and nothing of `weights` is referred to afterwards.
  */
 int engine_open_weights(struct nvs_engine **engine, const struct nvs_config *config,
 			const struct weights *weights, struct nvs_aio *aio,
-			const struct engine_ops *ops, void *ops_arg, struct nvs_error *error);
+			struct nvs_error *error);
 
 /* Makes engine_close() skip the commit, which leaves a kept store as a crash would. */
 void engine_abandon(struct nvs_engine *engine);
