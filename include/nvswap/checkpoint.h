@@ -64,7 +64,9 @@ struct nvs_checkpoint_tensor {
  * all files that a .safetensors.index.json names, in its directory; if there is no file `path`, of
  * those that `path`.index.json names. Also reads a .safetensors header alone, as JSON without data,
  * and a file of torch.save (1.6 or later). Files may be damaged or hostile: every value is checked
- * before it is used. An index names files in its own directory only; symbolic links are followed.
+ * before it is used. Headers are taken as the format's own reader takes them: keys that mean nothing to
+ * it are skipped, and a tensor whose name has no bytes, more than NVS_NAME_MAX or a NUL is not listed. An
+ * index names files in its own directory only; symbolic links are followed.
  * In a file of torch.save a tensor's name is its path through dictionaries and lists, with dots
  * between ("module.layers.0.weight"), or "tensor" if it was saved alone; other values are skipped. A
  * tensor below a key that is no text in UTF-8 is refused.

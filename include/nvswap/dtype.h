@@ -7,7 +7,8 @@
  *	enum nvs_dtype dtype;
  *
  *	if (!nvs_dtype_parse("BF16", &dtype))
- *		printf("%s: %zu bytes\n", nvs_dtype_name(dtype), numel * nvs_dtype_size(dtype));
+ *		printf("%s: %zu bytes, %u bits\n", nvs_dtype_name(dtype),
+ *		       numel * nvs_dtype_size(dtype), nvs_dtype_bits(dtype));
  */
 #ifndef NVSWAP_DTYPE_H
 #define NVSWAP_DTYPE_H
@@ -20,6 +21,10 @@
 extern "C" {
 #endif
 
+/*
+ * Elements of C64 and of those behind it are moved and not computed with. Those of F6 and F4 are packed,
+ * an element without a byte of its own: nvs_checkpoint_import has them as bytes, of a tensor of U8.
+ */
 enum nvs_dtype {
 	NVS_F64,
 	NVS_F32,
@@ -36,11 +41,20 @@ enum nvs_dtype {
 	NVS_U16,
 	NVS_U8,
 	NVS_BOOL,
+	NVS_C64, /* two F32 */
+	NVS_F8_E8M0,
+	NVS_F8_E4M3FNUZ,
+	NVS_F8_E5M2FNUZ,
+	NVS_F6_E2M3,
+	NVS_F6_E3M2,
+	NVS_F4, /* F4_E2M1 */
 	NVS_DTYPE_COUNT
 };
 
-/* Returns the bytes per element; 0 if the type is unknown. */
+/* Returns the bytes per element; 0 if the type is unknown, or an element is less than a byte. */
 NVS_API size_t nvs_dtype_size(enum nvs_dtype dtype);
+/* Returns the bits per element; 0 if the type is unknown. */
+NVS_API unsigned nvs_dtype_bits(enum nvs_dtype dtype);
 /* Returns the safetensors name of a type: "BF16". */
 NVS_API const char *nvs_dtype_name(enum nvs_dtype dtype);
 /*

@@ -14,6 +14,15 @@
  *	     nvs_tensor_swap_in_to(engine, &tensor, &output, 1, &error) ||
  *	     nvs_tensor_wait(engine, &tensor, 1, 0, -1, &error);
  *
+ * One expert of many, of a model's files:
+ *
+ *	struct nvs_tensor_rows rows = {.size = sizeof(rows), .tensor = tensor, .first = 3, .count = 1};
+ *	struct nvs_tensor *expert;
+ *	uint64_t pin;
+ *
+ *	rc = nvs_tensor_register_rows(engine, &rows, 1, &expert, &error) ||
+ *	     nvs_tensor_swap_in(engine, &expert, 1, -1, &pin, &error);
+ *
  * A tensor by its name:
  *
  *	struct nvs_tensor_info info = {.size = sizeof(info)};
@@ -75,6 +84,33 @@ struct nvs_tensor_spec {
  */
 NVS_API int nvs_tensor_register(struct nvs_engine *engine, const struct nvs_tensor_spec *specs,
 				size_t n, struct nvs_tensor **tensors, struct nvs_error *error);
+/* Rows of a tensor: a range along its first dimension. */
+struct nvs_tensor_rows {
+	size_t size; /* of this structure in bytes; all of an array have the same */
+	struct nvs_tensor *tensor;
+	uint64_t first, count; /* 1 or more, within its first dimension */
+	/* as nvs_tensor_spec; NULL: that of the tensor with the range, such as "experts[3:4]" */
+	const char *name;
+};
+
+/*
+ * Registers rows of tensors of files (nvs_engine_open_files) as tensors of their own: one expert of many,
+ * or a part of an embedding, which is read alone, kept, evicted, read ahead and planned by itself. They
+ * have the type of the tensor, and its shape with `count` in place of the first dimension. Nothing is
+ * read. Rows may overlap, and may be rows of rows; each has memory of its own in the pool. tensors[0..n-1]
+ * receive handles, which nvs_tensor_forget takes back. Either all or none are registered.
+ * Errors:
+ * -EINVAL   an argument or a tensor is NULL or another engine's; the tensor is a scalar; the range is
+ *           empty or exceeds it, or begins or ends within a byte of packed elements; a name is wrong or
+ *           would be too long; a size is not set, or differs
+ * -E2BIG    fields of a later version are set
+ * -EEXIST   a name is registered already
+ * -ENOTSUP  the engine has a store
+ * -ENOMEM
+ */
+NVS_API int nvs_tensor_register_rows(struct nvs_engine *engine, const struct nvs_tensor_rows *rows,
+				     size_t n, struct nvs_tensor **tensors,
+				     struct nvs_error *error);
 /* Returns the tensor with a name, or NULL. */
 NVS_API struct nvs_tensor *nvs_tensor_find(struct nvs_engine *engine, const char *name);
 /*
@@ -84,7 +120,7 @@ NVS_API struct nvs_tensor *nvs_tensor_find(struct nvs_engine *engine, const char
  * Errors, with which none is removed:
  * -EINVAL     an argument or a tensor is NULL, another engine's, or named twice
  * -EBUSY      one is pinned, or in flight by a call of the caller's
- * -EROFS      the store is open read-only
+ * -EROFS      the store is open read-only, or one is of files and no rows of another
  * -ETIMEDOUT  the call would wait for a transfer that is overdue (io_timeout_ms)
  */
 NVS_API int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
@@ -201,8 +237,8 @@ NVS_API long nvs_tensor_prefetch(struct nvs_engine *engine, struct nvs_tensor *c
 NVS_API int nvs_tensor_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 			    uint64_t pin, int timeout_ms, struct nvs_error *error);
 /*
- * Returns a tensor's memory: aligned to 512 bytes or more and valid until the tensor is released;
- * NULL if it is not in the pool.
+ * Returns a tensor's memory: aligned to 512 bytes or more, except in an engine of files
+ * (nvs_engine_open_files), and valid until the tensor is released; NULL if it is not in the pool.
  */
 NVS_API void *nvs_tensor_data(const struct nvs_tensor *tensor);
 
@@ -324,7 +360,7 @@ struct nvs_tensor_info {
 	const char *name; /* valid while the tensor is registered, even when renamed */
 	enum nvs_dtype dtype;
 	uint64_t numel, nbytes;
-	uint64_t store_offset;
+	uint64_t store_offset; /* in an engine of files: where it lies among all of them */
 	enum nvs_tensor_state state;
 	bool dirty;
 	uint32_t pins;	       /* how many it has */

@@ -15,16 +15,18 @@ from nvswap.errors import invalid
 # Types that numpy lacks are unsigned integers of their size there.
 _NUMPY = {"F64": "f8", "F32": "f4", "F16": "f2", "BF16": "u2", "F8_E4M3": "u1", "F8_E5M2": "u1",
           "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1", "U64": "u8", "U32": "u4", "U16": "u2",
-          "U8": "u1", "BOOL": "?"}
+          "U8": "u1", "BOOL": "?", "C64": "c8", "F8_E8M0": "u1", "F8_E4M3FNUZ": "u1",
+          "F8_E5M2FNUZ": "u1"}
 _TORCH = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
           "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "I64": "int64", "I32": "int32",
           "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16",
-          "U8": "uint8", "BOOL": "bool"}
+          "U8": "uint8", "BOOL": "bool", "C64": "complex64", "F8_E8M0": "float8_e8m0fnu",
+          "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz"}
 _NAMES = {name.lower(): name for name in _NUMPY}
 _NAMES.update({other: name for name, other in _TORCH.items()})
 _NAMES.update({"|b1": "BOOL", "b1": "BOOL"})
 for _name, _code in _NUMPY.items():
-    if _name not in ("BF16", "F8_E4M3", "F8_E5M2", "BOOL"):
+    if _name not in ("BF16", "BOOL") and not _name.startswith("F8_"):
         _NAMES.update({"<" + _code: _name, "|" + _code: _name, "=" + _code: _name})
 
 

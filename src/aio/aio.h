@@ -21,12 +21,15 @@ struct file_member {
 	int fd;	       /* opened without O_DIRECT */
 	int direct_fd; /* opened with O_DIRECT; -1: buffered I/O only */
 	uint64_t base; /* byte offset of the file's data in this member */
+	/* Without stripes: the offset in the nvs_file of the member's first byte, ascending. */
+	uint64_t first;
 	struct dio_caps dio;
 };
 
 /*
  * A file of `n` members, striped by `stripe` bytes: stripe i lies on member i % n. A single member
- * ignores the stripe. `padded`: users own whole units, so a write is padded with zeros to the
+ * ignores the stripe. Stripe 0: each member is a range of the file of its own, from its `first` on, and
+ * no transfer covers bytes of two. `padded`: users own whole units, so a write is padded with zeros to the
  * direct-I/O alignment instead of sending its unaligned tail through the page cache. On error the
  * descriptors remain the caller's.
  */

@@ -87,7 +87,8 @@ int file_create(struct nvs_aio *aio, const struct file_member *members, unsigned
 {
 	struct nvs_file *file = calloc(1, sizeof(*file) + n * sizeof(file->members[0]));
 
-	assert(n && n <= NVS_PATHS_MAX && (n == 1 || stripe));
+	assert(n && (!stripe || n <= NVS_PATHS_MAX));
+	assert(!members[0].first && (n == 1 || stripe || !writable));
 	if (!file)
 		goto no_memory;
 	*file = (struct nvs_file){.aio = aio,
@@ -100,12 +101,13 @@ int file_create(struct nvs_aio *aio, const struct file_member *members, unsigned
 							.fd = members[i].fd,
 							.direct_fd = members[i].direct_fd,
 							.base = members[i].base,
+							.first = members[i].first,
 							.dio = members[i].dio};
 		if (!file->members[i].path)
 			goto no_memory;
 	}
 	set_alignment(file);
-	assert(n == 1 || stripe % file->write_unit == 0);
+	assert(n == 1 || !stripe || stripe % file->write_unit == 0);
 
 	pthread_mutex_lock(&aio->lock);
 	for (unsigned i = 0; i < n; i++) {

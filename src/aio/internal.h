@@ -43,7 +43,7 @@ struct open_member {
 	char *path;
 	int fd, direct_fd;
 	int slot, direct_slot; /* registered-file slots; -1: the table was full */
-	uint64_t base;
+	uint64_t base, first;
 	struct dio_caps dio;
 };
 
@@ -53,7 +53,7 @@ struct nvs_file {
 	uint64_t in_flight; /* transfers, under the aio's lock */
 	bool closing;
 	unsigned nmembers;
-	uint64_t stripe;
+	uint64_t stripe; /* 0: none, the members lie behind one another */
 	bool writable, padded, direct;
 	bool units; /* NVS_FILE_UNITS: writes are multiples of offset_align */
 	/* The strictest alignment of all members; 1 for buffered I/O. */

@@ -16,6 +16,26 @@ struct place file_place(const struct nvs_file *file, uint64_t offset)
 				      .offset = file->members[0].base + offset,
 				      .nbytes = UINT64_MAX};
 
+	if (!file->stripe) {
+		const struct open_member *members = file->members;
+		unsigned low = 0, high = file->nmembers;
+
+		/* The last member that begins at the offset or before. */
+		while (high - low > 1) {
+			unsigned middle = low + (high - low) / 2;
+
+			if (members[middle].first <= offset)
+				low = middle;
+			else
+				high = middle;
+		}
+		assert(members[low].first <= offset);
+		return (struct place){.member = &members[low],
+				      .offset = members[low].base + offset - members[low].first,
+				      .nbytes = high < file->nmembers ? members[high].first - offset
+								      : UINT64_MAX};
+	}
+
 	uint64_t stripe = offset / file->stripe;
 	uint64_t within = offset % file->stripe;
 	const struct open_member *member = &file->members[stripe % file->nmembers];
@@ -30,7 +50,7 @@ void file_check(const struct nvs_file *file)
 {
 	if (!STATE_CHECKS)
 		return;
-	assert(file->nmembers && (file->nmembers == 1 || file->stripe));
+	assert(file->nmembers && (file->nmembers == 1 || file->stripe || !file->writable));
 	assert(file->offset_align && file->mem_align);
 	assert(file->write_unit && file->write_unit % file->offset_align == 0);
 	assert(file->direct || (file->offset_align == 1 && file->mem_align == 1));

@@ -27,6 +27,16 @@ enum transfer_phase {
 };
 
 /*
+ * Memory for some of the bytes that a read transfers, in the order of their places. The others between
+ * these are read and dropped.
+ */
+struct segment {
+	struct segment *next;
+	char *data;
+	uint64_t offset, nbytes; /* in bytes from the start of the file */
+};
+
+/*
  * The owner zeroes it and fills in the first block of fields. From submission until completion,
  * neither the structure nor the memory may be touched. Transfers in flight are not ordered:
  * transfers of overlapping bytes must not be in flight together, except a read whose bytes then
@@ -38,7 +48,10 @@ struct transfer {
 	void *data;	 /* any alignment; data aligned to dio_mem_align is not copied */
 	uint64_t nbytes; /* any length; 0 completes at once */
 	uint64_t offset; /* in bytes from the start of the file; any alignment */
-	void *user;	 /* for the owner */
+	/* A read of many small things that lie together goes through bounce buffers to these; NULL: to
+	 * `data`, which is the first one's otherwise. */
+	const struct segment *segments;
+	void *user; /* for the owner */
 	enum transfer_priority priority;
 	struct requests *requests; /* the requests that it belongs to; NULL: not a request */
 

@@ -8,7 +8,7 @@
  *	safetensors: header index
  *	torch: zip pickle_names pickle read write
  *	checkpoint: checkpoint placement reading writing
- *	tensors: move tensors
+ *	tensors: move tensors weights
  *	state: state_move groups
  *	universal: ranks tree params open_files universal/export universal/import
  */
@@ -19,6 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/stamp.h"
 #include "nvswap.h"
 
 /* Bytes: the limit of the safetensors library, and here of a pickle and an index too. */
@@ -40,6 +41,7 @@
 struct entry {
 	char *name;
 	enum nvs_dtype dtype;
+	bool nameless; /* of a header that is being read: nvswap can't have its name */
 	uint64_t numel, nbytes;
 	uint64_t *shape; /* `ndim` dimensions; NULL: none */
 	size_t ndim;
@@ -50,7 +52,7 @@ struct entry {
 	uint32_t storage; /* index in `storages` of what it is all or a part of */
 };
 
-/* A tensor of a file of torch.save that can't be imported. */
+/* A tensor of a file that can't be imported. */
 struct unread {
 	char *name;
 	const char *why;
@@ -60,12 +62,6 @@ struct unread {
 struct storage {
 	uint64_t offset, nbytes;
 	uint32_t crc;
-};
-
-/* Tells a file from one that took its name since, and from what it was before it was written to. */
-struct stamp {
-	uint64_t device, inode, nbytes;
-	int64_t modified_s, modified_ns;
 };
 
 struct nvs_checkpoint {
@@ -91,6 +87,10 @@ void checkpoint_free(struct nvs_checkpoint *checkpoint);
 /* Makes an empty checkpoint of one file, which `fd` has open. -ENOMEM, errno of fstat(2). */
 int checkpoint_of_file(struct nvs_checkpoint *checkpoint, const char *path, int fd,
 		       struct nvs_error *error);
+/* Moves all that `from`, of .safetensors files, has to the end of the checkpoint, which must be sorted
+ * anew. -EINVAL, -ENOMEM: nothing has moved. `what` as below. */
+int checkpoint_append(struct nvs_checkpoint *checkpoint, struct nvs_checkpoint *from,
+		      const char *what, struct nvs_error *error);
 /* Sorts by name. -ENOMEM; -EINVAL: two have the same name. `what` stands for it in errors. */
 int checkpoint_sort(struct nvs_checkpoint *checkpoint, const char *what, struct nvs_error *error);
 /* The entry of that name; NULL: none. It must have been sorted. */

@@ -45,11 +45,7 @@ static int stamp_take(int fd, const char *path, struct stamp *stamp, struct nvs_
 
 	if (fstat(fd, &status))
 		return error_set(error, -errno, "can't look at %s: %s", path, nvs_strerror(-errno));
-	*stamp = (struct stamp){.device = status.st_dev,
-				.inode = status.st_ino,
-				.nbytes = (uint64_t)status.st_size,
-				.modified_s = status.st_mtim.tv_sec,
-				.modified_ns = status.st_mtim.tv_nsec};
+	*stamp = stamp_of(&status);
 	return 0;
 }
 
@@ -64,6 +60,49 @@ int checkpoint_of_file(struct nvs_checkpoint *checkpoint, const char *path, int 
 	if (!checkpoint->paths || !checkpoint->paths[0] || !checkpoint->stamps)
 		return error_set(error, -ENOMEM, "no memory for the header of %s", path);
 	return stamp_take(fd, path, checkpoint->stamps, error);
+}
+
+/* `count` more elements behind n; NULL: out of memory, and the array is as it was. */
+static void *grown(void *items, size_t n, size_t count, size_t item_bytes)
+{
+	return reallocarray(items, n + count + 1, item_bytes);
+}
+
+int checkpoint_append(struct nvs_checkpoint *checkpoint, struct nvs_checkpoint *from,
+		      const char *what, struct nvs_error *error)
+{
+	struct entry *entries;
+	struct unread *unread;
+	struct stamp *stamps;
+	char **paths;
+
+	assert(from->has_data && !from->nstorages && !checkpoint->nstorages);
+	if (from->nbytes > DATA_MAX - checkpoint->nbytes)
+		return error_set(error, -EINVAL, "%s: its files have more than %llu bytes", what,
+				 DATA_MAX);
+	entries = grown(checkpoint->entries, checkpoint->n, from->n, sizeof(*entries));
+	checkpoint->entries = entries ? entries : checkpoint->entries;
+	unread = grown(checkpoint->unread, checkpoint->nunread, from->nunread, sizeof(*unread));
+	checkpoint->unread = unread ? unread : checkpoint->unread;
+	stamps = grown(checkpoint->stamps, checkpoint->nfiles, from->nfiles, sizeof(*stamps));
+	checkpoint->stamps = stamps ? stamps : checkpoint->stamps;
+	paths = grown(checkpoint->paths, checkpoint->nfiles, from->nfiles, sizeof(*paths));
+	checkpoint->paths = paths ? paths : checkpoint->paths;
+	if (!entries || !unread || !stamps || !paths)
+		return error_set(error, -ENOMEM, "no memory for the headers of %s", what);
+	for (size_t i = 0; i < from->n; i++) {
+		from->entries[i].file += checkpoint->nfiles;
+		entries[checkpoint->n++] = from->entries[i];
+	}
+	for (size_t i = 0; i < from->nunread; i++)
+		unread[checkpoint->nunread++] = from->unread[i];
+	for (size_t i = 0; i < from->nfiles; i++) {
+		stamps[checkpoint->nfiles] = from->stamps[i];
+		paths[checkpoint->nfiles++] = from->paths[i];
+	}
+	checkpoint->nbytes += from->nbytes;
+	from->n = from->nunread = from->nfiles = 0;
+	return 0;
 }
 
 static int by_name(const void *a, const void *b, void *arg)
@@ -130,10 +169,12 @@ int checkpoint_lacks(const struct nvs_checkpoint *checkpoint, const char *name,
 int entry_make(struct entry *entry, const char *name, enum nvs_dtype dtype, uint64_t numel,
 	       const uint64_t *shape, size_t ndim)
 {
+	unsigned bits = nvs_dtype_bits(dtype);
+
 	*entry = (struct entry){.name = strdup(name),
 				.dtype = dtype,
 				.numel = numel,
-				.nbytes = numel * nvs_dtype_size(dtype),
+				.nbytes = numel / 8 * bits + numel % 8 * bits / 8,
 				.shape = calloc(ndim + 1, sizeof(uint64_t)),
 				.ndim = shape ? ndim : 1};
 	if (!entry->name || !entry->shape) {
@@ -216,9 +257,7 @@ int stamp_check(const struct stamp *stamp, int fd, const char *path, struct nvs_
 
 	if (rc)
 		return rc;
-	if (now.device == stamp->device && now.inode == stamp->inode &&
-	    now.nbytes == stamp->nbytes && now.modified_s == stamp->modified_s &&
-	    now.modified_ns == stamp->modified_ns)
+	if (stamps_equal(&now, stamp))
 		return 0;
 	return error_set(error, -ESTALE,
 			 "%s was replaced or written to since its header was read: open the "

@@ -113,6 +113,10 @@ static int find_item(struct pair *pair, struct nvs_engine *engine,
 	pair->entry = checkpoint_find(checkpoint, item.name);
 	if (!pair->entry)
 		return checkpoint_lacks(checkpoint, item.name, error);
+	/* Elements of less than a byte are imported as the bytes that they lie in. */
+	if (!nvs_dtype_size(pair->entry->dtype) && info.dtype == NVS_U8 &&
+	    info.numel == pair->entry->nbytes)
+		return 0;
 	if (pair->entry->dtype != info.dtype || pair->entry->numel != info.numel)
 		return error_about(error, -ESTALE, item.name, 0, 0,
 				   "%s: tensor %s has %llu elements of %s, that of the engine %llu "

@@ -55,18 +55,40 @@ const char *nvs_device_name(enum nvs_device device)
 
 static const struct {
 	const char *name;
-	size_t nbytes;
+	unsigned bits;
 } dtypes[NVS_DTYPE_COUNT] = {
-	[NVS_F64] = {"F64", 8},	  [NVS_F32] = {"F32", 4},	  [NVS_F16] = {"F16", 2},
-	[NVS_BF16] = {"BF16", 2}, [NVS_F8_E4M3] = {"F8_E4M3", 1}, [NVS_F8_E5M2] = {"F8_E5M2", 1},
-	[NVS_I64] = {"I64", 8},	  [NVS_I32] = {"I32", 4},	  [NVS_I16] = {"I16", 2},
-	[NVS_I8] = {"I8", 1},	  [NVS_U64] = {"U64", 8},	  [NVS_U32] = {"U32", 4},
-	[NVS_U16] = {"U16", 2},	  [NVS_U8] = {"U8", 1},		  [NVS_BOOL] = {"BOOL", 1},
+	[NVS_F64] = {"F64", 64},
+	[NVS_F32] = {"F32", 32},
+	[NVS_F16] = {"F16", 16},
+	[NVS_BF16] = {"BF16", 16},
+	[NVS_F8_E4M3] = {"F8_E4M3", 8},
+	[NVS_F8_E5M2] = {"F8_E5M2", 8},
+	[NVS_I64] = {"I64", 64},
+	[NVS_I32] = {"I32", 32},
+	[NVS_I16] = {"I16", 16},
+	[NVS_I8] = {"I8", 8},
+	[NVS_U64] = {"U64", 64},
+	[NVS_U32] = {"U32", 32},
+	[NVS_U16] = {"U16", 16},
+	[NVS_U8] = {"U8", 8},
+	[NVS_BOOL] = {"BOOL", 8},
+	[NVS_C64] = {"C64", 64},
+	[NVS_F8_E8M0] = {"F8_E8M0", 8},
+	[NVS_F8_E4M3FNUZ] = {"F8_E4M3FNUZ", 8},
+	[NVS_F8_E5M2FNUZ] = {"F8_E5M2FNUZ", 8},
+	[NVS_F6_E2M3] = {"F6_E2M3", 6},
+	[NVS_F6_E3M2] = {"F6_E3M2", 6},
+	[NVS_F4] = {"F4", 4},
 };
 
 size_t nvs_dtype_size(enum nvs_dtype dtype)
 {
-	return (unsigned)dtype < NVS_DTYPE_COUNT ? dtypes[dtype].nbytes : 0;
+	return nvs_dtype_bits(dtype) / 8;
+}
+
+unsigned nvs_dtype_bits(enum nvs_dtype dtype)
+{
+	return (unsigned)dtype < NVS_DTYPE_COUNT ? dtypes[dtype].bits : 0;
 }
 
 const char *nvs_dtype_name(enum nvs_dtype dtype)

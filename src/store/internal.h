@@ -7,7 +7,7 @@
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	bytes: disk label manifest
  *	member: member lock names owner device_area label_io device directory member/open space
- *	store: slots check reserve commit identity open
+ *	store: slots check sources reserve commit identity open files
  *	inspect: read inspect/open describe find verify remove repair
  */
 #ifndef STORE_INTERNAL_H
@@ -45,6 +45,7 @@ struct store {
 	uint64_t stripe;
 	bool keep, read_only, direct;
 	struct nvs_file *file;
+	struct sources *sources; /* of a store of files of others, which has no members; or NULL */
 
 	pthread_mutex_t lock;
 	pthread_cond_t idle; /* reserving or committing has ended */
@@ -65,6 +66,24 @@ struct store {
 	bool damaged;			 /* a copy of a label must be written anew */
 	bool unsettled; /* under the lock: the drive may name either of two manifests */
 };
+
+/* ---- sources.c: files of others ---- */
+struct source {
+	char *path; /* as the caller names it */
+	char *full; /* the same, wherever the process goes */
+	struct stamp stamp;
+	int fd;		/* of the nvs_file */
+	uint64_t first; /* the offset of its first byte there */
+};
+
+struct sources {
+	size_t n;
+	struct source source[];
+};
+
+void sources_free(struct sources *sources);
+/* Of the first one. */
+const char *sources_path(const struct sources *sources);
 
 /* ---- check.c: asserts what must hold ---- */
 /* Of what is constant once the store is open. */

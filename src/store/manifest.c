@@ -281,7 +281,7 @@ static const char *decode_entry(uint8_t **at, uint64_t left, uint32_t unit,
 			return "the product of a shape is not its tensor's number of elements";
 	}
 	*at = bytes + entry_bytes(length, shape);
-	if (dtype >= NVS_DTYPE_COUNT)
+	if (dtype >= NVS_DTYPE_COUNT || !nvs_dtype_size(entry->dtype))
 		return "an element type is unknown";
 	if (__builtin_mul_overflow(entry->numel, nvs_dtype_size(entry->dtype), &nbytes) ||
 	    nbytes != entry->nbytes)

@@ -189,6 +189,7 @@ void store_close(struct store *store)
 	for (unsigned i = 0; i < store->nmembers; i++)
 		member_close(&store->members[i]);
 	extents_close(store->extents);
+	sources_free(store->sources);
 	manifest_free(&store->found);
 	pthread_mutex_destroy(&store->lock);
 	pthread_cond_destroy(&store->idle);

@@ -39,7 +39,7 @@ bool store_direct(const struct store *store)
 
 const char *store_path(const struct store *store)
 {
-	return store->members[0].path;
+	return store->sources ? sources_path(store->sources) : store->members[0].path;
 }
 
 /* The space grows in multiples of this: whole rows of stripes. */
@@ -328,6 +328,8 @@ uint64_t store_bytes(const struct store *store)
 	pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&store->lock;
 	uint64_t nbytes;
 
+	if (store->sources)
+		return 0;
 	pthread_mutex_lock(lock);
 	nbytes = size_bytes(store);
 	pthread_mutex_unlock(lock);

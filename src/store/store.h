@@ -12,6 +12,7 @@
 #define STORE_STORE_H
 
 #include "base/error.h"
+#include "base/weights.h"
 #include "nvswap.h"
 
 struct store;
@@ -41,10 +42,38 @@ int store_open(struct store **store, struct nvs_aio *aio, const struct store_opt
  * flight. */
 void store_close(struct store *store);
 
+/*
+ * ---- files.c and sources.c: a store of files of others ----
+ *
+ * Opens duplicates of the files' descriptors, which stay the caller's. Such a store is read-only, has
+ * no entries, and its nvs_file has all files. -ENOMEM, -EFBIG, errno of opening.
+ */
+int store_open_files(struct store **store, struct nvs_aio *aio, const struct weights *weights,
+		     struct nvs_error *error);
+/* Where the byte at the offset of a file of it lies in store_file(). */
+uint64_t store_file_offset(const struct store *store, size_t file, uint64_t offset);
+/*
+ * What is read to have `nbytes` at `offset` of store_file() in memory: whole units, so that direct I/O
+ * needs no copy, and the bytes asked for are `skip` bytes behind the first one; or, if they are few,
+ * only those, as memory of `extent` bytes can have them.
+ */
+struct store_window {
+	uint64_t offset, nbytes; /* that are read; less than `extent` at the end of a file */
+	uint64_t extent;	 /* whole units of memory */
+	uint32_t skip;
+	bool small; /* reads of such windows of a file may be one transfer to segments */
+};
+struct store_window store_window(const struct store *store, uint64_t offset, uint64_t nbytes);
+/* -ESTALE: the file that has the byte at this offset of store_file() is no longer as it was when its
+ * header was read, or its path leads elsewhere. Makes system calls. */
+int store_check_file(const struct store *store, uint64_t offset);
+/* Whether both bytes are of one file. */
+bool store_same_file(const struct store *store, uint64_t a, uint64_t b);
+
 struct nvs_file *store_file(struct store *store); /* offset 0 is the first byte for tensors */
 uint32_t store_unit(
 	const struct store *store); /* bytes; extents begin and end at multiples of it */
-uint64_t store_bytes(const struct store *store); /* reserved on the drives */
+uint64_t store_bytes(const struct store *store); /* reserved on the drives; 0 of files of others */
 bool store_direct(const struct store *store);
 const char *store_path(const struct store *store); /* of the first member, for messages */
 

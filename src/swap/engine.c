@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Opens and closes an engine: workers, store and pool of a configuration block, close to the drive
- * of the store.
+ * of the store, or of files of others.
  */
 #include <assert.h>
 #include <errno.h>
@@ -23,8 +23,19 @@ static const char *name_of(enum nvs_block block)
 	return block == NVS_OFFLOAD_PARAM ? "offload_param" : "offload_optimizer";
 }
 
-static int check_config(const struct nvs_config *config, enum nvs_block block,
-			struct nvs_error *error)
+/* What an engine is opened with. */
+struct opening {
+	const struct nvs_config *config;
+	enum nvs_block block;
+	const struct weights *weights; /* files of others instead of the block's store; or NULL */
+	struct nvs_aio *aio;	       /* the caller's; or NULL */
+	const struct engine_ops
+		*ops; /* of an aio of its own, instead of the configured ones; or NULL */
+	void *ops_arg;
+};
+
+static int check_store(const struct nvs_config *config, enum nvs_block block,
+		       struct nvs_error *error)
 {
 	const struct offload_config *offload = &config->offload[block];
 	bool on_drive = offload->device == NVS_DEVICE_NVME;
@@ -41,19 +52,6 @@ static int check_config(const struct nvs_config *config, enum nvs_block block,
 			"%s.device is nvme, but it has no nvme_path: name a directory on "
 			"the drive",
 			name_of(block));
-	if (!offload->buffer_count || !offload->buffer_size)
-		return error_about(error, -EINVAL, "buffer_size", 0, 0,
-				   "%s: buffer_count %u x buffer_size %" PRIu64
-				   ": the pool would be empty",
-				   name_of(block), offload->buffer_count, offload->buffer_size);
-	if (nvs_config_pool_bytes(config, block) == UINT64_MAX)
-		return error_about(error, -EINVAL, "buffer_size", 0, 0,
-				   "%s: buffer_count %u x buffer_size %" PRIu64
-				   " elements%s exceed 2^64 bytes",
-				   name_of(block), offload->buffer_count, offload->buffer_size,
-				   block == NVS_OFFLOAD_OPTIMIZER && config->optimizer_max_in_cpu
-					   ? " and nvswap.optimizer_max_in_cpu"
-					   : "");
 	if (*config->rank_variable)
 		return error_about(
 			error, -EINVAL, "nvswap.rank", 0, 0,
@@ -72,6 +70,27 @@ static int check_config(const struct nvs_config *config, enum nvs_block block,
 	return 0;
 }
 
+static int check_pool(const struct nvs_config *config, enum nvs_block block,
+		      struct nvs_error *error)
+{
+	const struct offload_config *offload = &config->offload[block];
+
+	if (!offload->buffer_count || !offload->buffer_size)
+		return error_about(error, -EINVAL, "buffer_size", 0, 0,
+				   "%s: buffer_count %u x buffer_size %" PRIu64
+				   ": the pool would be empty",
+				   name_of(block), offload->buffer_count, offload->buffer_size);
+	if (nvs_config_pool_bytes(config, block) == UINT64_MAX)
+		return error_about(error, -EINVAL, "buffer_size", 0, 0,
+				   "%s: buffer_count %u x buffer_size %" PRIu64
+				   " elements%s exceed 2^64 bytes",
+				   name_of(block), offload->buffer_count, offload->buffer_size,
+				   block == NVS_OFFLOAD_OPTIMIZER && config->optimizer_max_in_cpu
+					   ? " and nvswap.optimizer_max_in_cpu"
+					   : "");
+	return 0;
+}
+
 /* The store may be called under the engine's lock, except while it is opened. */
 static void say_for_store(void *arg, enum nvs_log_level level, const char *text)
 {
@@ -84,10 +103,12 @@ static void say_for_store(void *arg, enum nvs_log_level level, const char *text)
 }
 
 /* An engine with its settings, which has opened nothing yet. NULL: out of memory. */
-static struct nvs_engine *engine_new(const struct nvs_config *config, enum nvs_block block)
+static struct nvs_engine *engine_new(const struct opening *opening)
 {
+	const struct nvs_config *config = opening->config;
+	enum nvs_block block = opening->block;
 	const struct offload_config *offload = &config->offload[block];
-	bool on_drive = offload->device == NVS_DEVICE_NVME;
+	bool on_drive = offload->device == NVS_DEVICE_NVME && !opening->weights;
 	/* The budgets apply to parameters; the optimizer has its own. */
 	bool param = block == NVS_OFFLOAD_PARAM;
 	struct nvs_engine *engine = calloc(1, sizeof(*engine));
@@ -101,9 +122,10 @@ static struct nvs_engine *engine_new(const struct nvs_config *config, enum nvs_b
 	engine->trace = config->trace;
 	engine->aio_config = config->aio;
 	engine->keep = (config->keep || config->read_only) && on_drive;
-	engine->read_only = config->read_only && engine->keep;
-	engine->verify = config->verify == VERIFY_ON ||
-			 (config->verify == VERIFY_IF_KEPT && engine->keep);
+	engine->of_files = opening->weights;
+	engine->read_only = (config->read_only && engine->keep) || engine->of_files;
+	engine->verify = !engine->of_files && (config->verify == VERIFY_ON ||
+					       (config->verify == VERIFY_IF_KEPT && engine->keep));
 	engine->max_in_cpu = param ? offload->max_in_cpu : UINT64_MAX;
 	engine->prefetch_bucket_size = param ? config->prefetch_bucket_size : UINT64_MAX;
 	engine->max_live = param ? config->max_live_parameters : UINT64_MAX;
@@ -125,9 +147,9 @@ static struct nvs_engine *engine_new(const struct nvs_config *config, enum nvs_b
 	return engine;
 }
 
-/* Opens the store of the block, and the pool on the NUMA node that the store's drives share. */
-static int open_memory(struct nvs_engine *engine, const struct nvs_config *config,
-		       enum nvs_block block, struct nvs_error *error)
+/* Opens the store of the block, and determines the NUMA node that its drives share. */
+static int open_store(struct nvs_engine *engine, const struct nvs_config *config,
+		      enum nvs_block block, struct nvs_error *error)
 {
 	const struct offload_config *offload = &config->offload[block];
 	const char *const *paths = (const char *const *)offload->nvme_path;
@@ -143,6 +165,35 @@ static int open_memory(struct nvs_engine *engine, const struct nvs_config *confi
 		.rollback = config->rollback,
 		.log = &engine->store_log,
 	};
+	int rc = store_open(&engine->store, engine->aio, &store, error);
+
+	if (rc)
+		return rc;
+	engine->node = store.npaths ? topo_node_of_paths(engine->topo, paths, store.npaths) : -1;
+	return 0;
+}
+
+/* The same of files of others. */
+static int open_files(struct nvs_engine *engine, const struct weights *weights,
+		      struct nvs_error *error)
+{
+	const char *paths[NVS_PATHS_MAX];
+	unsigned n = 0;
+	int rc = store_open_files(&engine->store, engine->aio, weights, error);
+
+	if (rc)
+		return rc;
+	for (; n < NVS_PATHS_MAX && n < weights->nfiles; n++)
+		paths[n] = weights->files[n].path;
+	engine->node = topo_node_of_paths(engine->topo, paths, n);
+	return 0;
+}
+
+/* Opens the pool on the store's node. */
+static int open_pool(struct nvs_engine *engine, const struct nvs_config *config,
+		     enum nvs_block block, struct nvs_error *error)
+{
+	const struct offload_config *offload = &config->offload[block];
 	struct pool_options pool = {
 		.nbytes = nvs_config_pool_bytes(config, block),
 		.pin = offload->pin_memory,
@@ -151,11 +202,8 @@ static int open_memory(struct nvs_engine *engine, const struct nvs_config *confi
 	};
 	char all[32], part[32];
 	size_t done;
-	int rc = store_open(&engine->store, engine->aio, &store, error);
+	int rc;
 
-	if (rc)
-		return rc;
-	engine->node = store.npaths ? topo_node_of_paths(engine->topo, paths, store.npaths) : -1;
 	pool.node = engine->node;
 	pool.unit = store_unit(engine->store);
 	rc = pool_open(&engine->pool, &pool, error);
@@ -215,21 +263,23 @@ static void engine_free(struct nvs_engine *engine)
 	free(engine);
 }
 
-/* Its transfers go to an aio of the caller, or to one that is opened with this I/O engine or, without
- * one, with the configured one. */
-static int open_engine(struct nvs_engine **out, const struct nvs_config *config,
-		       enum nvs_block block, struct nvs_aio *aio, const struct engine_ops *ops,
-		       void *ops_arg, struct nvs_error *error)
+static int open_engine(struct nvs_engine **out, const struct opening *opening,
+		       struct nvs_error *error)
 {
+	const struct nvs_config *config = opening->config;
+	enum nvs_block block = opening->block;
+	struct nvs_aio *aio = opening->aio;
 	struct nvs_engine *engine;
 	int rc;
 
 	if (!block_exists(block))
 		return error_set(error, -EINVAL, "block is %d: there is no such block", (int)block);
-	rc = check_config(config, block, error);
+	rc = opening->weights ? 0 : check_store(config, block, error);
+	if (!rc)
+		rc = check_pool(config, block, error);
 	if (rc)
 		return rc;
-	engine = engine_new(config, block);
+	engine = engine_new(opening);
 	if (!engine)
 		return error_set(error, -ENOMEM, "out of memory while opening the engine");
 	rc = topo_open(&engine->topo, NULL, error);
@@ -238,9 +288,10 @@ static int open_engine(struct nvs_engine **out, const struct nvs_config *config,
 		engine->shares_aio = !rc;
 		engine->aio = rc ? NULL : aio;
 	} else if (!rc) {
-		rc = ops ? aio_open_with(&engine->aio, &engine->aio_config, ops, ops_arg,
-					 &engine->log, error)
-			 : aio_open(&engine->aio, &engine->aio_config, &engine->log, error);
+		rc = opening->ops
+			     ? aio_open_with(&engine->aio, &engine->aio_config, opening->ops,
+					     opening->ops_arg, &engine->log, error)
+			     : aio_open(&engine->aio, &engine->aio_config, &engine->log, error);
 		if (!rc)
 			aio_trace(engine->aio, engine->trace);
 	}
@@ -249,9 +300,13 @@ static int open_engine(struct nvs_engine **out, const struct nvs_config *config,
 		rc = events_open(engine, error);
 	}
 	if (!rc)
-		rc = open_memory(engine, config, block, error);
+		rc = opening->weights ? open_files(engine, opening->weights, error)
+				      : open_store(engine, config, block, error);
 	if (!rc)
-		rc = tensors_from_manifest(engine, error);
+		rc = open_pool(engine, config, block, error);
+	if (!rc)
+		rc = opening->weights ? tensors_from_files(engine, opening->weights, error)
+				      : tensors_from_manifest(engine, error);
 	if (!rc)
 		rc = note_open(engine, error);
 	if (!rc && STATE_CHECKS) {
@@ -276,7 +331,19 @@ int engine_open_with(struct nvs_engine **engine, const struct nvs_config *config
 		     enum nvs_block block, const struct engine_ops *ops, void *ops_arg,
 		     struct nvs_error *error)
 {
-	return open_engine(engine, config, block, NULL, ops, ops_arg, error);
+	const struct opening opening = {
+		.config = config, .block = block, .ops = ops, .ops_arg = ops_arg};
+
+	return open_engine(engine, &opening, error);
+}
+
+int engine_open_weights(struct nvs_engine **engine, const struct nvs_config *config,
+			const struct weights *weights, struct nvs_aio *aio, struct nvs_error *error)
+{
+	const struct opening opening = {
+		.config = config, .block = NVS_OFFLOAD_PARAM, .weights = weights, .aio = aio};
+
+	return open_engine(engine, &opening, error);
 }
 
 int nvs_engine_open(struct nvs_engine **engine, const struct nvs_config *config,
@@ -300,7 +367,9 @@ int nvs_engine_open_on(struct nvs_engine **engine, struct nvs_aio *aio,
 	if (!engine || !aio || !config)
 		return error_set(error, -EINVAL,
 				 "the engine, the aio or the configuration is NULL");
-	return open_engine(engine, config, block, aio, NULL, NULL, error);
+	return open_engine(engine,
+			   &(const struct opening){.config = config, .block = block, .aio = aio},
+			   error);
 }
 
 int engine_check_unshared(const struct nvs_engine *engine, struct nvs_error *error)

@@ -92,6 +92,12 @@ static int read_spec(struct nvs_tensor_spec *spec, const struct nvs_engine *engi
 	rc = check_name(engine, spec->name, error);
 	if (rc)
 		return rc;
+	if (!size && nvs_dtype_bits(spec->dtype))
+		return error_about(
+			error, -EINVAL, spec->name, 0, 0,
+			"%s: an element of %s has less than a byte: register the tensor's "
+			"bytes as U8",
+			spec->name, nvs_dtype_name(spec->dtype));
 	if (!size)
 		return error_about(error, -EINVAL, spec->name, 0, 0, "%s: unknown dtype %d",
 				   spec->name, (int)spec->dtype);
@@ -321,8 +327,9 @@ int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 
 	if (!rc)
 		rc = check_arguments(engine, tensors, n, error);
-	if (!rc)
-		rc = check_writable(engine, error);
+	/* Rows that the caller has registered are no contents of their own. */
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = tensors[i]->rest->rows ? 0 : check_writable(engine, error);
 	if (rc)
 		return rc;
 	engine_lock(engine);
@@ -351,7 +358,8 @@ int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 			engine->commit.forgotten = tensor;
 			continue;
 		}
-		extents_release(engine, tensor);
+		if (!engine->of_files)
+			extents_release(engine, tensor);
 		tensor_free(tensor);
 	}
 	if (!rc)

@@ -5,6 +5,7 @@
 #ifndef SWAP_SWAP_H
 #define SWAP_SWAP_H
 
+#include "base/weights.h"
 #include "config/config.h"
 #include "nvswap.h"
 #include "topo/topo.h"
@@ -14,6 +15,14 @@ struct engine_ops;
 int engine_open_with(struct nvs_engine **engine, const struct nvs_config *config,
 		     enum nvs_block block, const struct engine_ops *ops, void *ops_arg,
 		     struct nvs_error *error);
+
+/*
+ * For nvs_engine_open_files: opens an engine of tensors in files, with the pool of the parameters'
+ * block. `aio` may be NULL. Names differ, and nothing of `weights` is referred to afterwards.
+ */
+int engine_open_weights(struct nvs_engine **engine, const struct nvs_config *config,
+			const struct weights *weights, struct nvs_aio *aio,
+			struct nvs_error *error);
 
 /* Makes engine_close() skip the commit, which leaves a kept store as a crash would. */
 void engine_abandon(struct nvs_engine *engine);

@@ -173,12 +173,29 @@ TEST(dtypes_have_safetensors_names_and_sizes)
 		enum nvs_dtype dtype;
 		const char *name;
 		size_t nbytes;
-	} known[] = {
-		{NVS_F64, "F64", 8},   {NVS_F32, "F32", 4},	    {NVS_F16, "F16", 2},
-		{NVS_BF16, "BF16", 2}, {NVS_F8_E4M3, "F8_E4M3", 1}, {NVS_F8_E5M2, "F8_E5M2", 1},
-		{NVS_I64, "I64", 8},   {NVS_I32, "I32", 4},	    {NVS_I16, "I16", 2},
-		{NVS_I8, "I8", 1},     {NVS_U64, "U64", 8},	    {NVS_U32, "U32", 4},
-		{NVS_U16, "U16", 2},   {NVS_U8, "U8", 1},	    {NVS_BOOL, "BOOL", 1}};
+	} known[] = {{NVS_F64, "F64", 8},
+		     {NVS_F32, "F32", 4},
+		     {NVS_F16, "F16", 2},
+		     {NVS_BF16, "BF16", 2},
+		     {NVS_F8_E4M3, "F8_E4M3", 1},
+		     {NVS_F8_E5M2, "F8_E5M2", 1},
+		     {NVS_I64, "I64", 8},
+		     {NVS_I32, "I32", 4},
+		     {NVS_I16, "I16", 2},
+		     {NVS_I8, "I8", 1},
+		     {NVS_U64, "U64", 8},
+		     {NVS_U32, "U32", 4},
+		     {NVS_U16, "U16", 2},
+		     {NVS_U8, "U8", 1},
+		     {NVS_BOOL, "BOOL", 1},
+		     {NVS_C64, "C64", 8},
+		     {NVS_F8_E8M0, "F8_E8M0", 1},
+		     {NVS_F8_E4M3FNUZ, "F8_E4M3FNUZ", 1},
+		     {NVS_F8_E5M2FNUZ, "F8_E5M2FNUZ", 1},
+		     /* Less than a byte. */
+		     {NVS_F6_E2M3, "F6_E2M3", 0},
+		     {NVS_F6_E3M2, "F6_E3M2", 0},
+		     {NVS_F4, "F4", 0}};
 	static const char *const none[] = {"", "f32", "F32 ", "FLOAT", "F8", "BF16X"};
 	enum nvs_dtype dtype;
 
@@ -189,13 +206,18 @@ TEST(dtypes_have_safetensors_names_and_sizes)
 		assert_int_equal(dtype, known[i].dtype);
 		assert_string_equal(nvs_dtype_name(dtype), known[i].name);
 		assert_int_equal(nvs_dtype_size(dtype), known[i].nbytes);
+		assert_int_equal(nvs_dtype_bits(dtype) / 8, known[i].nbytes);
 	}
 	for (size_t i = 0; i < COUNT(none); i++) {
 		dtype = NVS_I8;
 		assert_int_equal(nvs_dtype_parse(none[i], &dtype), -EINVAL);
 		assert_int_equal(dtype, NVS_I8);
 	}
+	assert_int_equal(nvs_dtype_bits(NVS_F6_E2M3), 6);
+	assert_int_equal(nvs_dtype_bits(NVS_F6_E3M2), 6);
+	assert_int_equal(nvs_dtype_bits(NVS_F4), 4);
 	assert_int_equal(nvs_dtype_size(NVS_DTYPE_COUNT), 0);
+	assert_int_equal(nvs_dtype_bits(NVS_DTYPE_COUNT), 0);
 	assert_string_equal(nvs_dtype_name(NVS_DTYPE_COUNT), "unknown");
 }
 

@@ -119,6 +119,24 @@ static void call_aio(const struct nvs_config *settings)
 	CALL(nvs_aio_close(made));
 }
 
+/* With the file that call_engine() has exported. */
+static void call_files(const struct nvs_config *settings)
+{
+	struct nvs_tensor_rows rows = {.size = sizeof(rows), .count = NUMEL};
+	struct nvs_engine *opened;
+	struct nvs_tensor *found;
+	uint64_t pin;
+
+	CALL(nvs_engine_open_files(&opened, settings, &safetensors, 1, NULL, &error));
+	found = nvs_tensor_find(opened, "a");
+	rows.tensor = found;
+	CALL(nvs_tensor_register_rows(opened, &rows, 1, &found, &error));
+	CALL(nvs_tensor_swap_in(opened, &found, 1, -1, &pin, &error));
+	CALL(nvs_tensor_wait(opened, &found, 1, pin, -1, &error));
+	CALL(nvs_tensor_release(opened, &found, 1, pin, NVS_CLEAN, &error));
+	CALL(nvs_engine_close(opened, &error));
+}
+
 static void call_engine(const struct nvs_config *settings)
 {
 	static float values[NUMEL];
@@ -166,6 +184,7 @@ static void call_engine(const struct nvs_config *settings)
 		CALL(nvs_checkpoint_import(opened, checkpoint, items, 2, &error));
 		nvs_checkpoint_close(checkpoint);
 	}
+	call_files(settings);
 	CALL(nvs_tensor_rename(opened, t[1], "c", &error));
 	CALL(nvs_tensor_forget(opened, t + 1, 1, &error));
 	CALL(nvs_engine_set_note(opened, "note", 4, &error));

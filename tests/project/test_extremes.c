@@ -20,6 +20,7 @@
 #define NUMEL 256
 
 static char checkpoint_path[512], universal_path[512];
+static struct nvs_engine *weights_engine;
 static struct nvs_error error = {.size = sizeof(error)};
 static float gradients[NUMEL], state_of[3][NUMEL];
 static uint16_t weights[1 << 16];
@@ -95,6 +96,16 @@ static int read_range(const void *range)
 	return rc ? rc : nvs_tensor_wait(engine, &tensor, 1, 0, -1, &error);
 }
 
+static int register_rows(const void *rows)
+{
+	struct nvs_tensor *registered;
+	int rc = nvs_tensor_register_rows(weights_engine, rows, 1, &registered, &error);
+
+	if (!rc)
+		SUCCEEDS(nvs_tensor_forget(weights_engine, &registered, 1, &error), &error);
+	return rc;
+}
+
 static int advise_machine(const void *machine)
 {
 	struct nvs_advice advice = {.size = sizeof(advice)};
@@ -150,11 +161,24 @@ static int export_item(const void *item)
 	return nvs_checkpoint_export(engine, item, 1, checkpoint_path, NULL, &error);
 }
 
+static const struct nvs_checkpoint_options good_files = {.size = sizeof(good_files)};
+
 static int export_in_files(const void *options)
 {
 	const struct nvs_checkpoint_item item = {.size = sizeof(item), .tensor = tensor};
 
 	return nvs_checkpoint_export(engine, &item, 1, checkpoint_path, options, &error);
+}
+
+static int open_files(const void *options)
+{
+	const char *path = checkpoint_path;
+	struct nvs_engine *opened;
+	int rc = export_in_files(&good_files);
+
+	if (!rc)
+		rc = nvs_engine_open_files(&opened, config, &path, 1, options, &error);
+	return rc ? rc : nvs_engine_close(opened, &error);
 }
 
 static int export_pickled(const void *options)
@@ -227,8 +251,9 @@ static const struct nvs_adam_update good_update = {
 static struct nvs_transfer good_transfer = {
 	sizeof(good_transfer), NULL, NVS_READ, page, 4096, 0, NULL};
 static struct nvs_tensor_range good_range = {sizeof(good_range), NULL, 0, 16, page};
+static struct nvs_tensor_rows good_rows = {sizeof(good_rows), NULL, 0, 1, NULL};
 static struct nvs_checkpoint_item good_item = {sizeof(good_item), NULL, "t", whole_shape, 1};
-static const struct nvs_checkpoint_options good_files = {.size = sizeof(good_files)};
+static const struct nvs_files_options good_aio = {.size = sizeof(good_aio)};
 static const struct nvs_checkpoint_storage good_storage = {sizeof(good_storage), page, 16};
 static const struct nvs_checkpoint_options good_pickled = {.size = sizeof(good_pickled),
 							   .pickle = page,
@@ -290,7 +315,7 @@ struct field {
 static const struct field tensor_fields[] = {
 	SIZE_FIELD(nvs_tensor_spec),
 	NAME_FIELD(nvs_tensor_spec, name),
-	WHOLE_FIELD(nvs_tensor_spec, dtype, 0, NVS_DTYPE_COUNT - 1, 0),
+	WHOLE_FIELD(nvs_tensor_spec, dtype, 0, NVS_F8_E5M2FNUZ, 0),
 	/* More than fit the machine are refused for want of memory. */
 	WHOLE_FIELD(nvs_tensor_spec, numel, 0, 1 << 20, UINT64_MAX),
 	OPTIONAL(nvs_tensor_spec, shape),
@@ -301,7 +326,7 @@ static const struct field tensor_fields[] = {
 static const struct field shaped_fields[] = {
 	SIZE_FIELD(nvs_tensor_spec),
 	NAME_FIELD(nvs_tensor_spec, name),
-	WHOLE_FIELD(nvs_tensor_spec, dtype, 0, NVS_DTYPE_COUNT - 1, 0),
+	WHOLE_FIELD(nvs_tensor_spec, dtype, 0, NVS_F8_E5M2FNUZ, 0),
 	WHOLE_FIELD(nvs_tensor_spec, numel, NUMEL, NUMEL, 0),
 	OPTIONAL(nvs_tensor_spec, shape),
 	FIELD_OF(nvs_tensor_spec, ndim, .kind = WHOLE, .least = 1, .most = 1, .untried = 64),
@@ -363,6 +388,13 @@ static const struct field transfer_fields[] = {
 	WHOLE_FIELD(nvs_transfer, offset, 0, 0, INT64_MAX),
 	OPTIONAL(nvs_transfer, user),
 };
+static const struct field rows_fields[] = {
+	SIZE_FIELD(nvs_tensor_rows),
+	GIVEN(nvs_tensor_rows, tensor),
+	WHOLE_FIELD(nvs_tensor_rows, first, 0, NUMEL - 1, 0),
+	WHOLE_FIELD(nvs_tensor_rows, count, 1, NUMEL, 0),
+	OPTIONAL(nvs_tensor_rows, name),
+};
 static const struct field range_fields[] = {
 	SIZE_FIELD(nvs_tensor_range),
 	GIVEN(nvs_tensor_range, tensor),
@@ -376,6 +408,10 @@ static const struct field item_fields[] = {
 	OPTIONAL(nvs_checkpoint_item, name),
 	OPTIONAL(nvs_checkpoint_item, shape),
 	FIELD_OF(nvs_checkpoint_item, ndim, .kind = WHOLE, .least = 1, .most = 1, .untried = 64),
+};
+static const struct field aio_fields[] = {
+	SIZE_FIELD(nvs_files_options),
+	OPTIONAL(nvs_files_options, aio),
 };
 static const struct field files_fields[] = {
 	SIZE_FIELD(nvs_checkpoint_options),
@@ -513,9 +549,11 @@ static const struct structure {
 	S(nvs_adam_update, update_arrays, &good_update, update_fields),
 	S(nvs_transfer, transfer, &good_transfer, transfer_fields),
 	S(nvs_tensor_range, read_range, &good_range, range_fields),
+	S(nvs_tensor_rows, register_rows, &good_rows, rows_fields),
 	S(nvs_checkpoint_item, export_item, &good_item, item_fields),
 	S(nvs_checkpoint_options, export_in_files, &good_files, files_fields),
 	S(nvs_checkpoint_options, export_pickled, &good_pickled, pickled_fields),
+	S(nvs_files_options, open_files, &good_aio, aio_fields),
 	S(nvs_checkpoint_storage, export_storage, &good_storage, storage_fields),
 	S(nvs_checkpoint_param, export_param, &good_param, param_fields),
 	S(nvs_universal_options, export_by_ranks, &good_ranks, ranks_fields),
@@ -1128,7 +1166,9 @@ TEST(a_type_of_no_weights_is_checked)
 static int start(void **state)
 {
 	const void *data = page;
+	struct nvs_checkpoint_item item = {.size = sizeof(item), .name = "t"};
 	struct nvs_request *request = NULL;
+	const char *path;
 
 	(void)state;
 	objects_open(NUMEL);
@@ -1141,13 +1181,18 @@ static int start(void **state)
 	snprintf(checkpoint_path, sizeof(checkpoint_path), "%s",
 		 path_in(temp_directory(), "extreme.safetensors"));
 	snprintf(universal_path, sizeof(universal_path), "%s", path_in(temp_directory(), "tag"));
+	path = path_in(temp_directory(), "weights.safetensors");
+	item.tensor = tensor;
+	SUCCEEDS(nvs_checkpoint_export(engine, &item, 1, path, NULL, &error), &error);
+	SUCCEEDS(nvs_engine_open_files(&weights_engine, config, &path, 1, NULL, &error), &error);
+	good_rows.tensor = nvs_tensor_find(weights_engine, "t");
 	return nvs_request_close(request);
 }
 
 static int stop(void **state)
 {
 	(void)state;
-	return objects_close();
+	return nvs_engine_close(weights_engine, NULL) || objects_close();
 }
 
 AROUND_TESTS(start, stop)

@@ -68,6 +68,12 @@ run_example() {
 	LD_LIBRARY_PATH=$stage/lib "$work/$1" "$work/store" && [ -z "$(find "$work/store" -type f)" ]
 }
 
+run_weights() {
+	local header='{"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}'
+	printf "\\x$(printf %x ${#header})\\0\\0\\0\\0\\0\\0\\0%s\\1\\2\\3" "$header" >"$work/model.safetensors"
+	LD_LIBRARY_PATH=$stage/lib "$work/read_weights" "$work/model.safetensors" | grep -q "^a .* 3 bytes, sum 6$"
+}
+
 has_soname() {
 	local version
 	version=$(pc --modversion) &&
@@ -104,6 +110,7 @@ check examples_build_dynamic build_dynamic
 for example in train_loop train_step read_requests; do
 	check "${example}_runs_dynamic" run_example "$example"
 done
+check read_weights_runs_dynamic run_weights
 check example_builds_static build_static
 check example_runs_static run_example train_loop_static
 check uninstall_leaves_nothing uninstalled

@@ -50,6 +50,7 @@ TEST(a_function_that_fails_to_open_stores_null)
 {
 	struct nvs_group_spec group = {sizeof(group), "g", 0, NVS_F32, NULL};
 	struct nvs_engine *no_engine = (void *)page;
+	const char *path = "x";
 	struct nvs_optimizer *no_optimizer = (void *)page;
 	struct nvs_aio *no_aio = (void *)page;
 	struct nvs_file *no_file = (void *)page;
@@ -57,6 +58,9 @@ TEST(a_function_that_fails_to_open_stores_null)
 	void *no_memory = page;
 
 	REFUSES(nvs_engine_open(&no_engine, config, BAD, &error));
+	assert_null(no_engine);
+	no_engine = (void *)page;
+	REFUSES(nvs_engine_open_files(&no_engine, config, &path, 0, NULL, &error));
 	assert_null(no_engine);
 	no_engine = (void *)page;
 	REFUSES(nvs_engine_open_on(&no_engine, NULL, config, NVS_OFFLOAD_PARAM, &error));
@@ -184,6 +188,7 @@ static void names(void)
 	assert_string_equal(nvs_dtype_name(BAD), "unknown");
 	assert_string_equal(nvs_tensor_state_name(BAD), "unknown");
 	RETURNS_0(nvs_dtype_size(BAD));
+	RETURNS_0(nvs_dtype_bits(BAD));
 	REFUSES(nvs_ioengine_parse(NULL, &ioengine));
 	REFUSES(nvs_ioengine_parse("auto", NULL));
 	REFUSES(nvs_dtype_parse(NULL, &dtype));
@@ -198,6 +203,7 @@ static void engine_functions(void)
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	struct nvs_stored_tensor stored = {.size = sizeof(stored)};
 	struct nvs_step_io io = {.size = sizeof(io)};
+	const char *path = "x", *no_path = NULL;
 	struct nvs_engine *opened;
 	size_t nbytes;
 	void *data;
@@ -205,6 +211,13 @@ static void engine_functions(void)
 	REFUSES(nvs_engine_open(NULL, config, NVS_OFFLOAD_PARAM, &error));
 	REFUSES(nvs_engine_open(&opened, NULL, NVS_OFFLOAD_PARAM, &error));
 	REFUSES(nvs_engine_open(&opened, config, BAD, &error));
+	REFUSES(nvs_engine_open_files(NULL, config, &path, 1, NULL, &error));
+	REFUSES(nvs_engine_open_files(&opened, NULL, &path, 1, NULL, &error));
+	REFUSES(nvs_engine_open_files(&opened, config, NULL, 1, NULL, &error));
+	REFUSES(nvs_engine_open_files(&opened, config, &path, 0, NULL, &error));
+	REFUSES(nvs_engine_open_files(&opened, config, &no_path, 1, NULL, &error));
+	REFUSES(nvs_engine_open_files(&opened, config, &path, 1,
+				      &(const struct nvs_files_options){.size = 0}, &error));
 	REFUSES(nvs_engine_open_on(NULL, aio, config, NVS_OFFLOAD_PARAM, &error));
 	REFUSES(nvs_engine_open_on(&opened, NULL, config, NVS_OFFLOAD_PARAM, &error));
 	REFUSES(nvs_engine_open_on(&opened, aio, NULL, NVS_OFFLOAD_PARAM, &error));
@@ -233,6 +246,7 @@ static void tensor_functions(void)
 {
 	struct nvs_tensor_spec spec = {
 		.size = sizeof(spec), .name = "u", .dtype = NVS_F32, .numel = 4};
+	struct nvs_tensor_rows rows = {sizeof(rows), tensor, 0, 1, NULL};
 	struct nvs_tensor *none = NULL, *registered;
 	struct nvs_tensor_info info = {.size = sizeof(info)};
 	struct nvs_tensor_range range = {sizeof(range), tensor, 0, 1, NULL};
@@ -240,6 +254,9 @@ static void tensor_functions(void)
 	void *to = page, *nowhere = NULL;
 	uint64_t pin;
 
+	REFUSES(nvs_tensor_register_rows(NULL, &rows, 1, &registered, &error));
+	REFUSES(nvs_tensor_register_rows(engine, NULL, 1, &registered, &error));
+	REFUSES(nvs_tensor_register_rows(engine, &rows, 1, NULL, &error));
 	REFUSES(nvs_tensor_register(NULL, &spec, 1, &registered, &error));
 	REFUSES(nvs_tensor_register(engine, NULL, 1, &registered, &error));
 	REFUSES(nvs_tensor_register(engine, &spec, 1, NULL, &error));

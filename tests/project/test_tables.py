@@ -15,7 +15,7 @@ HEADERS = [re.sub(r"/\*.*?\*/", "", header.read_text(), flags=re.S)
 # They neither wait nor call the kernel or the caller, so no thread is cancelled in them.
 ONLY_READ = set("""
 nvs_version nvs_strerror nvs_latency_merge nvs_latency_percentile nvs_latency_mean nvs_latency_stddev
-nvs_latency_within nvs_dtype_size nvs_dtype_name nvs_dtype_parse nvs_device_name nvs_ioengine_name
+nvs_latency_within nvs_dtype_size nvs_dtype_bits nvs_dtype_name nvs_dtype_parse nvs_device_name nvs_ioengine_name
 nvs_ioengine_parse nvs_tensor_state_name nvs_machine_advise nvs_file_direct nvs_file_unit nvs_request_status
 nvs_request_user nvs_aio_get_latency nvs_aio_reset_stats nvs_aio_get_stats nvs_checkpoint_count
 nvs_checkpoint_get nvs_checkpoint_close nvs_config_copy nvs_config_set_trace nvs_config_get

@@ -26,6 +26,12 @@ TEST(registers_every_element_type)
 					       .numel = 1001};
 		struct nvs_tensor_info info = {.size = sizeof(info)};
 
+		if (!nvs_dtype_size(spec.dtype)) {
+			expect_error(f,
+				     nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error),
+				     -EINVAL, "register the tensor's bytes as U8");
+			continue;
+		}
 		OK(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error));
 		info = info_of(f, tensor);
 		assert_string_equal(info.name, spec.name);
@@ -81,7 +87,7 @@ TEST(refuses_an_unknown_type_and_too_many_elements)
 
 	OPEN(f, .place = PLACE_DISK);
 	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error), -EINVAL,
-		     "dtype 15");
+		     "dtype 22");
 	spec.dtype = (enum nvs_dtype) - 1;
 	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error), -EINVAL,
 		     "dtype -1");

@@ -28,6 +28,9 @@ int transfer_error(const struct transfer *transfer, const char *subject, struct 
 		advice = ": raise the limit (ulimit -f unlimited), unless the file system has one";
 	else if (transfer->status == -EIO)
 		advice = ": the drive failed, see the kernel's log";
+	else if (transfer->status == -ESTALE)
+		advice = ": it was replaced, written to or removed since it was opened, open it "
+			 "again";
 	else if (transfer->status == -ECANCELED)
 		advice = ": io_uring could not start a worker thread, see ulimit -u";
 	return error_cause(error, NVS_CAUSE_IO, place.member->path,

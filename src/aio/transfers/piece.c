@@ -123,7 +123,10 @@ static bool use_bounce(struct worker *worker, struct piece *piece, const struct 
 	if (!bounce->nfree)
 		return false;
 	piece->bounce = (int)bounce->free[--bounce->nfree];
-	use_direct(piece, place, min_u64(nbytes, end - place->offset));
+	if (piece->transfer->file->direct)
+		use_direct(piece, place, min_u64(nbytes, end - place->offset));
+	else
+		use_buffered(piece, place, min_u64(nbytes, end - place->offset));
 	piece->skip = (uint32_t)(place->offset - first);
 	piece->align = unit;
 	piece->io.data = bounce->data + (size_t)piece->bounce * BOUNCE_SLOT_BYTES;
@@ -160,12 +163,13 @@ bool piece_cut(struct worker *worker, struct transfer *transfer, struct piece *p
 	};
 
 	uint64_t odd = place.offset % unit;
-	bool scattered = (uintptr_t)piece->user % file->mem_align != 0;
+	bool scattered = transfer->segments || (uintptr_t)piece->user % file->mem_align != 0;
 
 	assert(!write || file->writable);
 	assert(!write || !file->direct || !odd || (!file->padded && !file->units));
 	assert(!write || !file->direct || !file->units || left >= unit);
-	if (!file->direct) {
+	assert(!write || !transfer->segments);
+	if (!file->direct && !transfer->segments) {
 		use_buffered(piece, &place, left);
 	} else if (write && (odd || (left < unit && !file->padded))) {
 		use_buffered(piece, &place, min_u64(left, unit - odd));
@@ -326,17 +330,35 @@ static void give_bounce(struct worker *worker, struct piece *piece)
 	bounce_check(&worker->bounce);
 }
 
+/* Copies what was read of each segment to it. */
+static void scatter(const struct piece *piece, const char *read)
+{
+	uint64_t begin = piece->position, end = begin + piece->useful;
+
+	for (const struct segment *s = piece->transfer->segments; s && s->offset < end;
+	     s = s->next) {
+		uint64_t from = max_u64(s->offset, begin), to = min_u64(s->offset + s->nbytes, end);
+
+		if (from < to)
+			memcpy(s->data + (from - s->offset), read + (from - begin), to - from);
+	}
+}
+
 bool piece_finish(struct worker *worker, struct piece *piece)
 {
 	piece_check(worker, piece);
 	assert(piece->io.result <= (int64_t)piece->io.nbytes);
 	if (!has_ended(piece))
 		return false;
-	if (piece->bounce >= 0 && !piece->status && !piece->io.write)
-		memcpy(piece->user,
-		       worker->bounce.data + (size_t)piece->bounce * BOUNCE_SLOT_BYTES +
-			       piece->skip,
-		       piece->useful);
+	if (piece->bounce >= 0 && !piece->status && !piece->io.write) {
+		const char *read = worker->bounce.data + (size_t)piece->bounce * BOUNCE_SLOT_BYTES +
+				   piece->skip;
+
+		if (piece->transfer->segments)
+			scatter(piece, read);
+		else
+			memcpy(piece->user, read, piece->useful);
+	}
 	give_bounce(worker, piece);
 	return true;
 }

@@ -73,18 +73,8 @@ static bool read_count(const struct json_value *value, uint64_t *count)
 
 static int read_dtype(const struct header_reader *reader, const struct json_value *value)
 {
-	/* Types of safetensors for which there is no enum nvs_dtype. */
-	static const char *const lacking[] = {"C64",	 "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ",
-					      "F6_E2M3", "F6_E3M2", "F4"};
-
 	if (value->type != JSON_STRING)
 		return unexpected(reader, value, "dtype as a string such as \"BF16\"");
-	for (size_t i = 0; i < COUNT_OF(lacking); i++)
-		if (json_is_string(value, lacking[i]))
-			return reject(reader,
-				      "nvswap lacks dtype %s of safetensors: leave the tensor out, "
-				      "or save its bytes as U8",
-				      value->string);
 	if (strlen(value->string) != value->length ||
 	    nvs_dtype_parse(value->string, &reader->tensor->dtype))
 		return reject(reader,
@@ -149,27 +139,37 @@ static int read_offsets(const struct header_reader *reader, const struct json_va
 	return 0;
 }
 
+/* Other keys mean nothing to the format's own reader either. */
 static int check_keys(const struct header_reader *reader, const struct json_value *object)
 {
 	static const char *const keys[] = {"dtype", "shape", "data_offsets"};
 
-	for (const struct json_value *member = object->first; member; member = member->next) {
-		size_t i = 0;
-
-		while (i < 3 &&
-		       (strlen(keys[i]) != member->key_length || strcmp(keys[i], member->key) != 0))
-			i++;
-		if (i == 3)
-			return reject(
-				reader,
-				"unknown key %.100s; allowed are dtype, shape and data_offsets",
-				member->key);
-	}
-	if (object->duplicate)
-		return reject(reader, "%s appears twice", object->duplicate->key);
+	for (const struct json_value *member = object->first; member; member = member->next)
+		for (size_t i = 0; i < COUNT_OF(keys) && member->earlier; i++)
+			if (strlen(keys[i]) == member->key_length && !strcmp(keys[i], member->key))
+				return reject(reader, "%s appears twice", member->key);
 	for (size_t i = 0; i < 2; i++)
 		if (!json_member(object, keys[i]))
 			return reject(reader, "has no %s", keys[i]);
+	return 0;
+}
+
+/* The bytes of the tensor's elements, which are whole ones. */
+static int count_bytes(const struct header_reader *reader, struct entry *tensor)
+{
+	struct nvs_checkpoint *checkpoint = reader->checkpoint;
+	unsigned bits = nvs_dtype_bits(tensor->dtype);
+	unsigned __int128 all = (unsigned __int128)tensor->numel * bits;
+
+	if (all % 8)
+		return reject(reader, "%llu elements of %u bits fill no whole number of bytes",
+			      (unsigned long long)tensor->numel, bits);
+	if (all / 8 > DATA_MAX - checkpoint->nbytes)
+		return reject(reader,
+			      "the checkpoint has more than the %llu bytes that are allowed",
+			      DATA_MAX);
+	tensor->nbytes = (uint64_t)(all / 8);
+	checkpoint->nbytes += tensor->nbytes;
 	return 0;
 }
 
@@ -177,20 +177,17 @@ static int add_tensor(struct header_reader *reader, const struct json_value *mem
 {
 	struct nvs_checkpoint *checkpoint = reader->checkpoint;
 	const struct json_value *offsets = json_member(member, "data_offsets");
-	bool nul = memchr(member->key, '\0', member->key_length);
 	struct entry *tensor = &checkpoint->entries[checkpoint->n];
 	int rc;
 
-	if (!member->key_length || member->key_length > NVS_NAME_MAX || nul)
-		return reject(
-			reader,
-			"the name of tensor %zu has %zu bytes%s; allowed are 1 to %d, and no NUL",
-			checkpoint->n, member->key_length, nul ? " with a NUL" : "", NVS_NAME_MAX);
 	if (member->earlier)
 		return reject(reader, "tensor %s appears twice", member->key);
 	tensor->name = strdup(member->key);
 	if (!tensor->name)
 		return no_memory(reader);
+	/* Its place counts for the layout; load_names() takes it off the list. */
+	tensor->nameless = !member->key_length || member->key_length > NVS_NAME_MAX ||
+			   strlen(member->key) != member->key_length;
 	reader->tensor = tensor;
 	checkpoint->n++;
 	if (member->type != JSON_OBJECT)
@@ -200,14 +197,10 @@ static int add_tensor(struct header_reader *reader, const struct json_value *mem
 		rc = read_dtype(reader, json_member(member, "dtype"));
 	if (!rc)
 		rc = read_shape(reader, json_member(member, "shape"));
+	if (!rc)
+		rc = count_bytes(reader, tensor);
 	if (rc)
 		return rc;
-	if (__builtin_mul_overflow(tensor->numel, nvs_dtype_size(tensor->dtype), &tensor->nbytes) ||
-	    tensor->nbytes > DATA_MAX - checkpoint->nbytes)
-		return reject(reader,
-			      "the checkpoint has more than the %llu bytes that are allowed",
-			      DATA_MAX);
-	checkpoint->nbytes += tensor->nbytes;
 	if (offsets)
 		return read_offsets(reader, offsets);
 	return !checkpoint->has_data ? 0 : reject(reader, "has no data_offsets");
@@ -230,6 +223,8 @@ static int read_tensors(struct header_reader *reader, const struct json_value *r
 		}
 		if (member->earlier)
 			return reject(reader, "__metadata__ appears twice");
+		if (member->type == JSON_NULL)
+			continue;
 		if (member->type != JSON_OBJECT)
 			return unexpected(reader, member, "__metadata__ as an object of strings");
 		for (const struct json_value *item = member->first; item; item = item->next)
@@ -292,6 +287,43 @@ static int check_layout(const struct header_reader *reader)
 	return rc;
 }
 
+/*
+ * Tensors whose names nvswap can't have: the others of the file are usable. Asking for one of these
+ * tells why it isn't listed.
+ */
+static int drop_nameless(const struct header_reader *reader)
+{
+	struct nvs_checkpoint *checkpoint = reader->checkpoint;
+	size_t n = 0, kept = 0;
+
+	for (size_t i = 0; i < checkpoint->n; i++)
+		n += checkpoint->entries[i].nameless;
+	if (!n)
+		return 0;
+	if (n == checkpoint->n)
+		return error_set(
+			reader->error, -EINVAL,
+			"%s: none of its tensors has a name of 1 to %d bytes without a NUL",
+			reader->path, NVS_NAME_MAX);
+	checkpoint->unread = calloc(n, sizeof(*checkpoint->unread));
+	if (!checkpoint->unread)
+		return no_memory(reader);
+	for (size_t i = 0; i < checkpoint->n; i++) {
+		struct entry *entry = &checkpoint->entries[i];
+
+		if (!entry->nameless) {
+			checkpoint->entries[kept++] = *entry;
+			continue;
+		}
+		checkpoint->unread[checkpoint->nunread++] = (struct unread){
+			entry->name, "its name has no bytes, more than those allowed, or a NUL"};
+		checkpoint->nbytes -= entry->nbytes;
+		free(entry->shape);
+	}
+	checkpoint->n = kept;
+	return 0;
+}
+
 static int read_header(struct header_reader *reader, int fd, uint64_t file_bytes)
 {
 	struct nvs_checkpoint *checkpoint = reader->checkpoint;
@@ -328,9 +360,11 @@ static int read_header(struct header_reader *reader, int fd, uint64_t file_bytes
 		rc = read_tensors(reader, json_root(document));
 	json_free(document);
 	free(text);
-	if (!rc && !checkpoint->n)
+	if (!rc && !checkpoint->n && !checkpoint->has_data)
 		rc = error_set(reader->error, -EINVAL, "%s: holds no tensor", path);
-	return rc || !checkpoint->has_data ? rc : check_layout(reader);
+	if (!rc && checkpoint->has_data)
+		rc = check_layout(reader);
+	return rc ? rc : drop_nameless(reader);
 }
 
 int safetensors_load(struct nvs_checkpoint *checkpoint, const char *path, struct nvs_error *error)

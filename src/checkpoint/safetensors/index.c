@@ -4,7 +4,6 @@
  * "weight_map" names the file of each tensor. Files lie in the directory of the index, so an
  * index names no files elsewhere.
  */
-#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,9 +26,7 @@ static int add_shard(struct nvs_checkpoint *checkpoint, const char *path, const 
 	const char *slash = strrchr(path, '/');
 	int directory = slash ? (int)(slash - path) + 1 : 0, rc;
 	struct nvs_checkpoint shard;
-	struct entry *entries;
-	struct stamp *stamps;
-	char **paths, *full;
+	char *full;
 
 	if (asprintf(&full, "%.*s%s", directory, path, name) < 0)
 		return no_memory(path, error);
@@ -39,35 +36,8 @@ static int add_shard(struct nvs_checkpoint *checkpoint, const char *path, const 
 		return rc;
 	if (!shard.has_data)
 		rc = error_set(error, -EINVAL, "%s: %s is not a .safetensors file", path, name);
-	else if (shard.nbytes > DATA_MAX - checkpoint->nbytes)
-		rc = error_set(error, -EINVAL, "%s: its files have more than %llu bytes", path,
-			       DATA_MAX);
-	entries = rc ? NULL
-		     : realloc(checkpoint->entries,
-			       (checkpoint->n + shard.n + 1) * sizeof(*entries));
-	if (entries)
-		checkpoint->entries = entries;
-	stamps = entries ? realloc(checkpoint->stamps, (checkpoint->nfiles + 1) * sizeof(*stamps))
-			 : NULL;
-	if (stamps)
-		checkpoint->stamps = stamps;
-	paths = stamps ? realloc(checkpoint->paths, (checkpoint->nfiles + 1) * sizeof(*paths))
-		       : NULL;
-	if (paths)
-		checkpoint->paths = paths;
-	else if (!rc)
-		rc = no_memory(path, error);
-	assert(rc || (entries && stamps && paths));
-	for (size_t i = 0; i < shard.n && !rc; i++) {
-		shard.entries[i].file = checkpoint->nfiles;
-		entries[checkpoint->n++] = shard.entries[i];
-	}
-	if (!rc) {
-		stamps[checkpoint->nfiles] = shard.stamps[0];
-		paths[checkpoint->nfiles++] = shard.paths[0];
-		checkpoint->nbytes += shard.nbytes;
-		shard.n = shard.nfiles = 0;
-	}
+	else
+		rc = checkpoint_append(checkpoint, &shard, path, error);
 	checkpoint_free(&shard);
 	return rc;
 }
@@ -106,6 +76,15 @@ static int add_shards(struct nvs_checkpoint *checkpoint, const char *path,
 	return rc;
 }
 
+static bool is_unread(const struct nvs_checkpoint *checkpoint, const struct json_value *item)
+{
+	size_t i = 0;
+
+	while (i < checkpoint->nunread && strcmp(checkpoint->unread[i].name, item->key) != 0)
+		i++;
+	return i < checkpoint->nunread;
+}
+
 static int load_map(struct nvs_checkpoint *checkpoint, const char *path,
 		    const struct json_value *root, struct nvs_error *error)
 {
@@ -125,16 +104,18 @@ static int load_map(struct nvs_checkpoint *checkpoint, const char *path,
 	if (map->duplicate)
 		return error_set(error, -EINVAL, "%s: tensor %s appears twice", path,
 				 map->duplicate->key);
-	if (map->count != checkpoint->n)
+	if (map->count != checkpoint->n + checkpoint->nunread)
 		return error_set(error, -EINVAL,
 				 "%s: names %u tensors, but its files have %zu: they are not of "
 				 "one checkpoint",
-				 path, map->count, checkpoint->n);
+				 path, map->count, checkpoint->n + checkpoint->nunread);
 	for (const struct json_value *item = map->first; item; item = item->next) {
 		const struct entry *entry = checkpoint_find(checkpoint, item->key);
 		const char *file = entry ? checkpoint->paths[entry->file] : "";
 		const char *slash = strrchr(file, '/');
 
+		if (!entry && is_unread(checkpoint, item))
+			continue;
 		if (!entry || strlen(item->key) != item->key_length ||
 		    strcmp(slash ? slash + 1 : file, item->string) != 0)
 			return error_about(error, -EINVAL, item->key, 0, 0,

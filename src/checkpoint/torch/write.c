@@ -305,9 +305,17 @@ static int place_values(struct torch *torch, struct nvs_checkpoint *plan, bool a
 {
 	char *pickle = NULL;
 	size_t nbytes = 0;
-	FILE *out = open_memstream(&pickle, &nbytes);
+	FILE *out;
 	int rc = -ENOMEM;
 
+	for (size_t i = 0; i < plan->n; i++)
+		if (!pickle_name_of(NAME_CONSTANT, plan->entries[i].dtype))
+			return error_about(error, -EINVAL, plan->entries[i].name, 0, 0,
+					   "%s: tensor %s: a file of torch.save has no %s: write a "
+					   ".safetensors file, or leave the tensor out",
+					   path, plan->entries[i].name,
+					   nvs_dtype_name(plan->entries[i].dtype));
+	out = open_memstream(&pickle, &nbytes);
 	assert(!alone || (plan->n == 1 && !count));
 	if (out) {
 		pickle_begin(out);

@@ -120,6 +120,12 @@ static int take_tensors(struct copy *copy, struct nvs_engine *engine,
 						 .numel = checkpoint ? read.numel : stored.numel,
 						 .shape = checkpoint ? read.shape : NULL,
 						 .ndim = checkpoint ? read.ndim : 0};
+		/* Bytes, of which a store has elements. */
+		if (!nvs_dtype_size(spec->dtype)) {
+			spec->dtype = NVS_U8;
+			spec->numel = read.nbytes;
+			spec->shape = NULL;
+		}
 		copy->nbytes += checkpoint ? 0 : stored.nbytes;
 	}
 	if (!rc && n)

@@ -156,4 +156,9 @@ struct store_note note_contents(const struct note *note);
 /* ---- register.c ---- */
 int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error);
 
+/* ---- files.c ---- */
+/* Registers the tensors of files, which are the engine's store. */
+int tensors_from_files(struct nvs_engine *engine, const struct weights *weights,
+		       struct nvs_error *error);
+
 #endif

@@ -67,6 +67,14 @@ int check_writable(const struct nvs_engine *engine, struct nvs_error *error)
 {
 	if (!engine->read_only)
 		return 0;
+	if (engine->of_files)
+		return error_set(
+			error, -EROFS,
+			"the tensors of %s are read where they lie (nvs_engine_open_files), "
+			"and can't be written, registered anew, renamed, forgotten or "
+			"committed: import them into the store of another engine "
+			"(nvs_checkpoint_import) to change them",
+			store_path(engine->store));
 	return error_set(error, -EROFS,
 			 "the store at %s is open read-only (\"nvswap\": {\"read_only\": true}): "
 			 "nothing can be written, registered anew, renamed, forgotten or committed",

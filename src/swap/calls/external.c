@@ -142,7 +142,7 @@ int batch_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 	/* Until the others are launched, only this call looks at `copy_pin`. */
 	for (size_t i = 0; i < n; i++)
 		if (tensors[i]->rest->copy_pin && tensors[i]->nbytes)
-			memcpy(data[i], tensors[i]->data, tensors[i]->nbytes);
+			memcpy(data[i], first_byte(tensors[i]), tensors[i]->nbytes);
 	engine_lock(engine);
 	for (size_t i = 0; i < n; i++)
 		end_copy(engine, tensors[i]);
@@ -224,7 +224,7 @@ int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_range *ra
 		struct nvs_tensor_range range = range_at(ranges, i);
 
 		if (range.nbytes && range.tensor->rest->copy_pin)
-			memcpy(range.data, range.tensor->data + range.offset, range.nbytes);
+			memcpy(range.data, first_byte(range.tensor) + range.offset, range.nbytes);
 	}
 	engine_lock(engine);
 	for (size_t i = 0; i < n; i++) {
@@ -264,7 +264,8 @@ int nvs_tensor_write(struct nvs_engine *engine, const struct nvs_tensor_range *r
 			struct nvs_tensor_range range = range_at(ranges, i);
 
 			if (range.nbytes)
-				memcpy(range.tensor->data + range.offset, range.data, range.nbytes);
+				memcpy(first_byte(range.tensor) + range.offset, range.data,
+				       range.nbytes);
 		}
 		end_copies(engine, tensors, ntensors, pin, rc ? NVS_CLEAN : NVS_DIRTY);
 	}

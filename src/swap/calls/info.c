@@ -39,7 +39,7 @@ int nvs_tensor_get_info(struct nvs_engine *engine, struct nvs_tensor *tensor,
 					.dtype = tensor->rest->dtype,
 					.numel = tensor->numel,
 					.nbytes = tensor->nbytes,
-					.store_offset = tensor->offset,
+					.store_offset = tensor->offset + tensor->rest->skip,
 					.state = tensor_state(tensor),
 					.dirty = is_dirty(tensor),
 					.pins = tensor->pins.count,
@@ -57,7 +57,7 @@ void *nvs_tensor_data(const struct nvs_tensor *tensor)
 	if (!tensor)
 		return NULL;
 	engine_lock(tensor->engine);
-	data = is_external(tensor) ? NULL : tensor->data;
+	data = needs_memory(tensor) || is_external(tensor) ? NULL : first_byte(tensor);
 	engine_unlock(tensor->engine);
 	return data;
 }
@@ -90,6 +90,30 @@ bool engine_has_stored(struct nvs_engine *engine, const char *name, uint64_t *nu
 	return stored;
 }
 
+/* Those of the files' headers, which nobody forgets. */
+static int get_listed(struct nvs_engine *engine, size_t index, struct nvs_stored_tensor *stored)
+{
+	const struct nvs_tensor *tensor;
+	struct nvs_stored_tensor full;
+	const uint64_t *shape;
+	size_t ndim;
+
+	if (index >= engine->nlisted)
+		return -ENOENT;
+	engine_lock(engine);
+	tensor = engine->tensors[index];
+	shape = shape_dimensions(tensor->rest->shape, tensor->rest->ndim, &tensor->numel, &ndim);
+	full = (struct nvs_stored_tensor){.name = tensor->rest->name,
+					  .dtype = tensor->rest->dtype,
+					  .numel = tensor->numel,
+					  .nbytes = tensor->nbytes,
+					  .has_contents = true,
+					  .ndim = ndim,
+					  .shape = shape};
+	engine_unlock(engine);
+	return struct_out(stored, &full, sizeof(full));
+}
+
 int nvs_engine_get_stored(struct nvs_engine *engine, size_t index, struct nvs_stored_tensor *stored)
 {
 	struct nvs_stored_tensor full;
@@ -99,6 +123,8 @@ int nvs_engine_get_stored(struct nvs_engine *engine, size_t index, struct nvs_st
 
 	if (!engine || !stored)
 		return -EINVAL;
+	if (engine->of_files)
+		return get_listed(engine, index, stored);
 	entry = store_entries(engine->store, &n);
 	if (index >= n)
 		return -ENOENT;

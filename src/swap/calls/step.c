@@ -102,7 +102,8 @@ void trace_calls(const struct nvs_engine *engine, enum trace_kind call,
 			.offset = engine->keep ? min_u64(tensor->offset, tensor->rest->spare)
 					       : tensor->offset,
 			.nbytes = tensor->nbytes,
-			.element_bytes = (unsigned)nvs_dtype_size(tensor->rest->dtype)};
+			/* A replay has elements of whole bytes. */
+			.element_bytes = (unsigned)max_u64(nvs_dtype_size(tensor->rest->dtype), 1)};
 
 		trace_call(engine->trace, call, now, &subject);
 	}

@@ -42,6 +42,7 @@ static bool land_ready(struct nvs_engine *engine)
 		events_changed(engine);
 		engine_unlock(engine);
 	}
+	runs_check_files(engine, list);
 	if (list)
 		list = sums_filter(engine, list);
 	if (list)

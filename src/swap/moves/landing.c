@@ -18,7 +18,7 @@ static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor, en
 			tensor->checksum_state = CHECKSUM_KNOWN;
 		} else {
 			tensor->status = -EBADMSG;
-			tensor->rest->error_offset = tensor->place;
+			tensor->rest->error_offset = tensor->place + tensor->rest->skip;
 			engine->moves.verify_errors++;
 			say_later(engine, NVS_LOG_ERROR,
 				  "%s: the bytes read from the store are not those that were "
@@ -161,8 +161,27 @@ void runs_trace(const struct nvs_engine *engine, const struct transfer *list)
 		for (const struct nvs_tensor *t = first; t; t = t->run_next)
 			trace_tensor(engine->trace, run->direction == NVS_WRITE, t->rest->name,
 				     first->rest->launched_ns, now,
-				     t->place + (is_external(t) ? t->rest->part_offset : 0),
+				     t->place + t->rest->skip +
+					     (is_external(t) ? t->rest->part_offset : 0),
 				     is_external(t) ? t->rest->part_nbytes : t->nbytes);
+	}
+}
+
+void runs_check_files(const struct nvs_engine *engine, struct transfer *list)
+{
+	const struct transfer *before = NULL;
+	int status = 0;
+
+	if (!engine->of_files)
+		return;
+	for (struct transfer *run = list; run; run = run->state.next) {
+		if (!before || !store_same_file(engine->store, before->offset, run->offset))
+			status = store_check_file(engine->store, run->offset);
+		before = run;
+		/* Also instead of the error of reading a file that was cut off. */
+		if (status && !run->status)
+			run->error_offset = run->offset;
+		run->status = status ? status : run->status;
 	}
 }
 

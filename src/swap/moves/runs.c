@@ -2,7 +2,8 @@
 /*
  * Runs: tensors that lie side by side both in the store and in memory move as one transfer, so a
  * layer of small tensors takes a few long I/Os. They are built under the lock, and launched without
- * it.
+ * it. Tensors of files of others begin anywhere and share units: a large one is a run by itself, of
+ * whole units around it, and small ones that lie together are read to a segment each.
  */
 #include <assert.h>
 #include <errno.h>
@@ -15,13 +16,15 @@
 /* The bytes that a tensor's transfer moves: whole units in the pool. */
 static uint64_t bytes_moved(const struct nvs_tensor *tensor)
 {
-	return is_external(tensor) ? tensor->rest->part_nbytes : tensor->extent;
+	if (is_external(tensor))
+		return tensor->rest->part_nbytes;
+	return tensor->engine->of_files ? tensor->rest->loaded : tensor->extent;
 }
 
-/* Where they begin in the tensor. */
+/* Where they begin in the store, behind its `place`. */
 static uint64_t first_moved(const struct nvs_tensor *tensor)
 {
-	return is_external(tensor) ? tensor->rest->part_offset : 0;
+	return is_external(tensor) ? tensor->rest->skip + tensor->rest->part_offset : 0;
 }
 
 static enum tensor_io io_of(enum nvs_direction direction)
@@ -44,9 +47,12 @@ static void run_check(const struct transfer *run)
 	assert(run->file == store_file(first->engine->store));
 	assert(run->data == first->data && run->nbytes && run->status <= 0);
 	assert(run->offset == first->place + first_moved(first));
-	assert(is_external(first) || run->nbytes % unit == 0);
-	assert(is_part(first) || run->offset % unit == 0);
-	assert(is_external(first) || pool_has(first->engine->pool, run->data, run->nbytes));
+	assert(is_external(first) || first->engine->of_files || run->nbytes % unit == 0);
+	assert(is_part(first) || first->engine->of_files || run->offset % unit == 0);
+	assert(!run->segments ||
+	       (first->engine->of_files && run->segments == &first->rest->segment));
+	assert(is_external(first) || run->segments ||
+	       pool_has(first->engine->pool, run->data, run->nbytes));
 	assert(run->nbytes <= UINT64_MAX - run->offset);
 	assert(!first->rest->parts || (run->direction == NVS_READ && is_external(first)));
 }
@@ -70,11 +76,18 @@ void run_members_check(const struct transfer *run)
 	for (const struct nvs_tensor *tensor = run->user; tensor; tensor = tensor->run_next) {
 		assert(tensor->run_first == run->user && tensor->io == io_of(run->direction));
 		assert(tensor->memory != MEMORY_NONE && !tensor->status);
+		if (run->segments) {
+			assert(tensor->rest->segment.data == tensor->data);
+			assert(tensor->rest->segment.offset >= run->offset + at);
+			at = tensor->rest->segment.offset - run->offset;
+			assert(tensor->rest->segment.nbytes <= run->nbytes - at);
+			continue;
+		}
 		assert(tensor->data == (const char *)run->data + at);
 		assert(tensor->place + first_moved(tensor) == run->offset + at);
 		at += bytes_moved(tensor);
 	}
-	assert(at == run->nbytes);
+	assert(run->segments || at == run->nbytes);
 }
 
 static void begin_io(struct nvs_tensor *tensor, enum nvs_direction direction)
@@ -130,6 +143,24 @@ void run_ends(struct nvs_engine *engine, struct nvs_tensor *first)
 
 /* ---- Building ---- */
 
+/* Small tensors of files: the run is all bytes from the first one to the end of the last one. */
+static void gather(struct transfer *run, struct nvs_tensor *const *tensors, size_t n)
+{
+	run->nbytes = 0;
+	for (size_t i = 0; i < n; i++) {
+		struct nvs_tensor *tensor = tensors[i];
+		uint64_t end = tensor->place + tensor->rest->loaded - run->offset;
+
+		tensor->rest->segment =
+			(struct segment){.next = i + 1 < n ? &tensors[i + 1]->rest->segment : NULL,
+					 .data = tensor->data,
+					 .offset = tensor->place,
+					 .nbytes = tensor->rest->loaded};
+		run->nbytes = run->nbytes > end ? run->nbytes : end;
+	}
+	run->segments = &tensors[0]->rest->segment;
+}
+
 static struct transfer *build_run(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n,
 				  enum nvs_direction direction)
 {
@@ -159,6 +190,8 @@ static struct transfer *build_run(struct nvs_engine *engine, struct nvs_tensor *
 		first->rest->room += room_of(tensors[i]);
 		tensor_check(tensors[i]);
 	}
+	if (engine->of_files && n > 1)
+		gather(&first->rest->transfer, tensors, n);
 	run_members_check(&first->rest->transfer);
 	begin_busy(engine, direction);
 	TAILQ_INSERT_TAIL(list_of(engine, first), first, rest->launched);
@@ -192,7 +225,10 @@ static struct transfer *build_all(struct nvs_engine *engine, struct nvs_tensor *
 			tensor_check(tensor);
 			continue;
 		}
-		length = run_length(engine, tensors + i, n - i, UINT64_MAX, &nbytes);
+		if (engine->of_files)
+			length = k = gather_length(engine, tensors + i, n - i);
+		else
+			length = run_length(engine, tensors + i, n - i, UINT64_MAX, &nbytes);
 		for (; k < length && tensors[i + k]->extent; k++) {
 			const struct nvs_tensor *tensor = tensors[i + k],
 						*before = tensors[i + k - 1];

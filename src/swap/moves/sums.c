@@ -66,7 +66,7 @@ static void sum_run(struct nvs_engine *engine, const struct transfer *run)
 	assert(run->nbytes <= AT_ONCE_BYTES);
 	for (struct nvs_tensor *t = run->user; t; t = t->run_next)
 		if (needs_its_own(engine, run, t))
-			t->rest->new_checksum = XXH3_64bits(t->data, t->nbytes);
+			t->rest->new_checksum = XXH3_64bits(first_byte(t), t->nbytes);
 }
 
 /* Goes on with the tensors of the run, by SLICE_BYTES at most. */
@@ -81,7 +81,7 @@ static void sum_slice(struct nvs_engine *engine, struct sums *sums)
 		if (needs_its_own(engine, sums->run, tensor)) {
 			if (!sums->at)
 				XXH3_64bits_reset(sums->state);
-			XXH3_64bits_update(sums->state, tensor->data + sums->at, nbytes);
+			XXH3_64bits_update(sums->state, first_byte(tensor) + sums->at, nbytes);
 			sums->at += nbytes;
 			left -= nbytes;
 			if (sums->at < tensor->nbytes)

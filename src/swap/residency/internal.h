@@ -8,7 +8,7 @@
  *	room: policy queue room shortage follow
  *	moves: sums runs promote ahead overdue landing events scrub
  *	calls: checks info step turns wait release pin prefetch external
- *	engine: register note commit engine
+ *	engine: files register note commit engine
  */
 #ifndef RESIDENCY_INTERNAL_H
 #define RESIDENCY_INTERNAL_H
@@ -142,7 +142,8 @@ struct nvs_engine {
 	bool opened;
 	struct aio_config aio_config;
 	bool verify, keep;
-	bool read_only;	      /* of a kept store; nothing becomes dirty */
+	bool read_only;	      /* of a kept store or of files; nothing becomes dirty */
+	bool of_files;	      /* the store is files of others (store/files.c) */
 	bool abandoned;	      /* to be closed without a commit */
 	bool owned;	      /* by an optimizer, which alone changes it */
 	char remedy[256];     /* the settings that determine the pool's size, for messages */
@@ -175,6 +176,7 @@ struct nvs_engine {
 	struct nvs_tensor **tensors;
 	size_t ntensors, ntensors_max;
 	uint64_t nregistered, tensor_bytes;
+	size_t nlisted;		     /* of files: the first ones, which the headers list */
 	struct nvs_tensor **scratch; /* room for all tensors: a batch in store order */
 
 	uint64_t batch;			/* counts the calls that named tensors */
@@ -250,6 +252,8 @@ void sort_by_place(struct nvs_tensor **tensors, size_t n, enum nvs_direction dir
 /* How many of the tensors, from the first, form one run. */
 size_t run_length(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		  uint64_t nbytes_max, uint64_t *nbytes);
+/* How many of the tensors of files, from the first, are read in one transfer to segments. */
+size_t gather_length(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n);
 /* Whether a manifest, on the drive or being written, names that extent of the tensor. */
 bool is_frozen(const struct nvs_tensor *tensor, uint64_t offset);
 /* The last commit and the present one name an extent each: a write waits for the present one. */

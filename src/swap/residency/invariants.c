@@ -98,7 +98,8 @@ static void engine_sums_check(const struct nvs_engine *engine)
 	assert(room->waiting || TAILQ_EMPTY(&engine->queue.tickets));
 	assert(engine->nregistered <= engine->ntensors && engine->ntensors <= engine->ntensors_max);
 	assert(engine->keep || (!engine->commit.writing && !engine->commit.forgotten));
-	assert(engine->keep || (!engine->read_only && !engine->commit.unsettled));
+	assert(engine->keep ||
+	       (engine->read_only == engine->of_files && !engine->commit.unsettled));
 	assert((engine->ntensors == 0) == (engine->names == NULL));
 	plan_check(&engine->plan);
 	assert((engine->last_pin == 0) == (engine->last_pin_ns == 0));

@@ -9,6 +9,8 @@
 
 /* A run's memory comes free only when all of it has moved, so runs are a few blocks long. */
 #define RUN_BLOCKS 8
+/* Small tensors of files that are read together have at most so many other bytes between them. */
+#define GAP_MAX 4096
 
 /* Empty tensors come before the one at the same offset. */
 static bool lies_before(const struct nvs_tensor *left, const struct nvs_tensor *right)
@@ -87,5 +89,28 @@ size_t run_length(const struct nvs_engine *engine, struct nvs_tensor *const *ten
 		sum += tensors[i]->extent;
 	}
 	*nbytes = sum;
+	return i;
+}
+
+size_t gather_length(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n)
+{
+	uint64_t limit = (uint64_t)engine->aio_config.block_size * RUN_BLOCKS;
+	const struct nvs_tensor *first = tensors[0];
+	uint64_t end = first->place + first->rest->loaded;
+	size_t i = 1;
+
+	if (!first->rest->small || is_external(first))
+		return 1;
+	for (; i < n; i++) {
+		const struct nvs_tensor *tensor = tensors[i];
+		uint64_t its_end = tensor->place + tensor->rest->loaded;
+
+		/* Ranges of one tensor may overlap. */
+		if (!tensor->rest->small || is_external(tensor) || !tensor->extent ||
+		    tensor->place > end + GAP_MAX || its_end - first->place > limit ||
+		    !store_same_file(engine->store, first->place, tensor->place))
+			break;
+		end = end > its_end ? end : its_end;
+	}
 	return i;
 }

@@ -156,6 +156,13 @@ struct tensor_rest {
 	uint64_t *shape; /* `ndim` dimensions whose product is numel; NULL: one dimension */
 	size_t ndim;
 	size_t index; /* in engine->tensors */
+	/* Of an engine of files, what is read into the pool: the tensor is `skip` bytes behind its
+	 * first byte; tensors that are `small` are read together, each to its segment. */
+	uint64_t loaded;
+	uint32_t skip; /* 0 in other engines */
+	bool small;
+	bool rows; /* of another tensor: the caller may forget it */
+	struct segment segment;
 	/* With external memory: the bytes of the tensor that `data` has. */
 	uint64_t part_offset, part_nbytes;
 	struct part *parts; /* read after that one */
@@ -228,6 +235,12 @@ static inline bool is_external(const struct nvs_tensor *tensor)
 static inline bool is_part(const struct nvs_tensor *tensor)
 {
 	return is_external(tensor) && tensor->rest->part_nbytes != tensor->nbytes;
+}
+
+/* Its first byte in memory. */
+static inline char *first_byte(const struct nvs_tensor *tensor)
+{
+	return is_external(tensor) ? tensor->data : tensor->data + tensor->rest->skip;
 }
 
 /* It has no memory, and none is moved. */

@@ -212,17 +212,37 @@ static void names_torch(const char *path, const char *names)
 	free(pickle);
 }
 
+/* Types behind BOOL have no place in them. */
+#define TORCH_DTYPES (NVS_BOOL + 1)
+
+TEST(elements_of_a_type_that_files_of_torch_lack_are_refused)
+{
+	const char *directory = temp_directory(), *path = path_in(directory, "model.pt");
+	const struct nvs_tensor_spec spec = {
+		.size = sizeof(spec), .name = "scale", .dtype = NVS_F8_E8M0, .numel = 6};
+	struct nvs_checkpoint_item item = {.size = sizeof(item)};
+	struct fixture f;
+
+	OPEN(&f, .pool_bytes = MIB);
+	OK(&f, nvs_tensor_register(f.engine, &spec, 1, &item.tensor, &f.error));
+	tensor_write(&f, item.tensor, 1);
+	expect_error(&f, nvs_checkpoint_export(f.engine, &item, 1, path, NULL, &f.error), -EINVAL,
+		     "tensor scale: a file of torch.save has no F8_E8M0");
+	assert_int_equal(entries_of(directory), 0);
+	fixture_close(&f);
+}
+
 TEST(elements_of_every_type_are_written_and_read_back)
 {
 	const char *path = path_in(temp_directory(), "model.pt");
-	struct nvs_checkpoint_item items[NVS_DTYPE_COUNT];
+	struct nvs_checkpoint_item items[TORCH_DTYPES];
 	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
-	struct nvs_tensor *t[NVS_DTYPE_COUNT];
+	struct nvs_tensor *t[TORCH_DTYPES];
 	struct nvs_checkpoint *checkpoint;
 	struct fixture f;
 
 	OPEN(&f, .pool_bytes = MIB);
-	for (unsigned i = 0; i < NVS_DTYPE_COUNT; i++) {
+	for (unsigned i = 0; i < TORCH_DTYPES; i++) {
 		struct nvs_tensor_spec spec = {.size = sizeof(spec),
 					       .name = nvs_dtype_name((enum nvs_dtype)i),
 					       .dtype = (enum nvs_dtype)i,
@@ -232,19 +252,19 @@ TEST(elements_of_every_type_are_written_and_read_back)
 		tensor_write(&f, t[i], i);
 		items[i] = (struct nvs_checkpoint_item){.size = sizeof(items[i]), .tensor = t[i]};
 	}
-	OK(&f, nvs_checkpoint_export(f.engine, items, NVS_DTYPE_COUNT, path, NULL, &f.error));
+	OK(&f, nvs_checkpoint_export(f.engine, items, TORCH_DTYPES, path, NULL, &f.error));
 	names_torch(path, "torch._utils\n_rebuild_tensor_v3\n");
 	names_torch(path, "ctorch.storage\nUntypedStorage\n");
 	names_torch(path, "ctorch\nfloat8_e5m2\ntR");
 	names_torch(path, "ctorch\nBFloat16Storage\n");
 	OK(&f, nvs_checkpoint_open(&checkpoint, path, &f.error));
-	for (unsigned i = 0; i < NVS_DTYPE_COUNT; i++) {
+	for (unsigned i = 0; i < TORCH_DTYPES; i++) {
 		assert_int_equal(nvs_checkpoint_get(checkpoint, i, &tensor), 0);
 		assert_int_equal(tensor.dtype, i);
 		tensor_write(&f, t[i], i + 100);
 	}
-	OK(&f, nvs_checkpoint_import(f.engine, checkpoint, items, NVS_DTYPE_COUNT, &f.error));
-	for (unsigned i = 0; i < NVS_DTYPE_COUNT; i++)
+	OK(&f, nvs_checkpoint_import(f.engine, checkpoint, items, TORCH_DTYPES, &f.error));
+	for (unsigned i = 0; i < TORCH_DTYPES; i++)
 		tensor_compare(&f, t[i], i);
 	nvs_checkpoint_close(checkpoint);
 	fixture_close(&f);

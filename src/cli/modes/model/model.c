@@ -71,16 +71,21 @@ int model_load(struct model *model, const char *path, struct nvs_error *error)
 
 	*model = (struct model){.path = path};
 	for (size_t i = 0; !rc && !nvs_checkpoint_get(checkpoint, i, &from); i++) {
+		/* A store has elements of whole bytes. */
+		bool packed = !nvs_dtype_size(from.dtype);
+
 		rc = add_tensor(model, &room,
 				(struct model_tensor){.name = strdup(from.name),
-						      .dtype = from.dtype,
-						      .numel = from.numel,
+						      .dtype = packed ? NVS_U8 : from.dtype,
+						      .numel = packed ? from.nbytes : from.numel,
 						      .nbytes = from.nbytes,
 						      .rows = from.ndim > 1 ? from.shape[0] : 0});
 		if (rc)
 			error_set(error, rc, "no memory for the header of %s", path);
 	}
 	nvs_checkpoint_close(checkpoint);
+	if (!rc && !model->n)
+		rc = error_set(error, -EINVAL, "%s: holds no tensor", path);
 	if (rc)
 		model_free(model);
 	return rc;

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The tensors of an engine of files, and rows of them: each is a tensor by itself, in the table like
+ * any other, and more than one may have the same bytes of a file, since nothing is written.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/numbers.h"
+#include "base/shape.h"
+#include "base/struct_size.h"
+#include "base/threads/cancel.h"
+#include "swap/calls/calls.h"
+
+/* A tensor that is read from files, `nbytes` at `offset` of them. NULL: out of memory. */
+static struct nvs_tensor *add_from_files(struct nvs_engine *engine,
+					 const struct nvs_tensor_spec *spec, uint64_t offset,
+					 uint64_t nbytes)
+{
+	struct store_window window = store_window(engine->store, offset, nbytes);
+	uint64_t *shape = calloc(spec->ndim + 1, sizeof(*shape));
+	struct nvs_tensor *tensor = shape ? table_add(engine, spec) : NULL;
+
+	if (!tensor) {
+		free(shape);
+		return NULL;
+	}
+	for (size_t i = 0; i < spec->ndim; i++)
+		shape[i] = spec->shape[i];
+	/* Its elements may have less than a byte. */
+	tensor->nbytes = nbytes;
+	tensor->extent = window.extent;
+	tensor->offset = window.offset;
+	tensor->rest->loaded = window.nbytes;
+	tensor->rest->skip = window.skip;
+	tensor->rest->small = window.small;
+	tensor->rest->shape = shape;
+	tensor->rest->ndim = spec->ndim;
+	tensor->content = CONTENT_DRIVE;
+	tensor->registration = REGISTRATION_DONE;
+	engine->nregistered++;
+	engine->tensor_bytes += nbytes;
+	tensor_check(tensor);
+	return tensor;
+}
+
+int tensors_from_files(struct nvs_engine *engine, const struct weights *weights,
+		       struct nvs_error *error)
+{
+	int rc = table_grow(engine, weights->ntensors);
+
+	for (size_t i = 0; i < weights->ntensors && !rc; i++) {
+		const struct weights_tensor *from = &weights->tensors[i];
+		const struct nvs_tensor_spec spec = {.size = sizeof(spec),
+						     .name = from->name,
+						     .dtype = from->dtype,
+						     .numel = from->numel,
+						     .shape = from->shape,
+						     .ndim = from->ndim};
+		uint64_t offset = store_file_offset(engine->store, from->file, from->offset);
+
+		rc = add_from_files(engine, &spec, offset, from->nbytes) ? 0 : -ENOMEM;
+	}
+	engine->nlisted = engine->ntensors;
+	return rc ? error_set(error, rc, "out of memory for %zu tensors", weights->ntensors) : 0;
+}
+
+/* ---- Rows ---- */
+
+/* What registering rows makes of them. */
+struct made {
+	char name[NVS_NAME_MAX + 1];
+	uint64_t shape[NVS_NDIM_MAX];
+	struct nvs_tensor_spec spec;
+	uint64_t offset, nbytes;
+};
+
+/* Under the lock. */
+static int make_rows(struct made *made, const struct nvs_engine *engine,
+		     const struct nvs_tensor_rows *rows, struct nvs_error *error)
+{
+	const struct nvs_tensor *tensor = rows->tensor;
+	const struct tensor_rest *rest = tensor->rest;
+	const char *name = rest->name;
+	uint64_t first_bit, row_bits, length = rest->ndim ? rest->shape[0] : 0;
+
+	if (!rest->ndim)
+		return error_about(error, -EINVAL, name, 0, 0, "%s is a scalar, and has no rows",
+				   name);
+	if (!rows->count || rows->first > length || rows->count > length - rows->first)
+		return error_about(error, -EINVAL, name, 0, 0,
+				   "%s: %" PRIu64 " rows from row %" PRIu64
+				   " are not 1 or more of its %" PRIu64,
+				   name, rows->count, rows->first, length);
+	/* The bytes of all rows are fewer than 2^59. */
+	row_bits = tensor->numel / length * nvs_dtype_bits(rest->dtype);
+	first_bit = rows->first * row_bits;
+	if (first_bit % 8 || rows->count * row_bits % 8)
+		return error_about(error, -EINVAL, name, 0, 0,
+				   "%s: rows %" PRIu64 " to %" PRIu64 " of %" PRIu64
+				   " bits each begin or end within a byte",
+				   name, rows->first, rows->first + rows->count, row_bits);
+	made->offset = tensor->offset + rest->skip + first_bit / 8;
+	made->nbytes = rows->count * row_bits / 8;
+	made->shape[0] = rows->count;
+	for (size_t i = 1; i < rest->ndim; i++)
+		made->shape[i] = rest->shape[i];
+	if (rows->name)
+		name = rows->name;
+	else if ((size_t)snprintf(made->name, sizeof(made->name), "%s[%" PRIu64 ":%" PRIu64 "]",
+				  name, rows->first,
+				  rows->first + rows->count) < sizeof(made->name))
+		name = made->name;
+	else
+		return error_about(error, -EINVAL, name, 0, 0,
+				   "%s: its rows need a name of their own: theirs would have more "
+				   "than %d bytes",
+				   name, NVS_NAME_MAX);
+	made->spec = (struct nvs_tensor_spec){.size = sizeof(made->spec),
+					      .name = name,
+					      .dtype = rest->dtype,
+					      .numel = tensor->numel / length * rows->count,
+					      .shape = made->shape,
+					      .ndim = rest->ndim};
+	return check_name(engine, name, error);
+}
+
+/* Under the lock. */
+static int add_rows(struct nvs_engine *engine, const struct nvs_tensor_rows *rows,
+		    struct nvs_tensor **added, struct nvs_error *error)
+{
+	struct made made = {.name = ""};
+	int rc = make_rows(&made, engine, rows, error);
+
+	if (rc)
+		return rc;
+	if (table_find(engine, made.spec.name))
+		return error_about(error, -EEXIST, made.spec.name, 0, 0,
+				   "%s is registered already: nvs_tensor_find returns it",
+				   made.spec.name);
+	*added = table_grow(engine, 1)
+			 ? NULL
+			 : add_from_files(engine, &made.spec, made.offset, made.nbytes);
+	if (!*added) {
+		error_set(error, -ENOMEM, "out of memory for the rows of a tensor");
+		return -ENOMEM;
+	}
+	(*added)->rest->rows = true;
+	return 0;
+}
+
+int nvs_tensor_register_rows(struct nvs_engine *engine, const struct nvs_tensor_rows *rows,
+			     size_t n, struct nvs_tensor **tensors, struct nvs_error *error)
+{
+	HOLD_CANCEL;
+	size_t done = 0;
+	int rc = 0;
+
+	if (!engine || (n && (!rows || !tensors)))
+		return error_set(error, -EINVAL, "%s is NULL",
+				 !engine ? "engine"
+				 : !rows ? "rows"
+					 : "tensors");
+	if (!engine->of_files)
+		return error_set(
+			error, -ENOTSUP,
+			"only the tensors of files (nvs_engine_open_files) have rows that are "
+			"read alone: register tensors of a row each, or use nvs_tensor_read");
+	pthread_mutex_lock(&engine->naming);
+	engine_lock(engine);
+	for (size_t i = 0; i < n && !rc; i++) {
+		struct nvs_tensor_rows one;
+
+		rc = struct_in_at(&one, sizeof(one), rows, i);
+		if (rc)
+			struct_refused(error, rc, "nvs_tensor_rows", "rows[%zu]", i);
+		else
+			rc = check_tensor(engine, one.tensor, i, error);
+		if (!rc)
+			rc = add_rows(engine, &one, &tensors[i], error);
+		done += !rc;
+	}
+	while (rc && done--) {
+		engine->nregistered--;
+		engine->tensor_bytes -= tensors[done]->nbytes;
+		table_remove(engine, tensors[done]);
+		tensor_free(tensors[done]);
+	}
+	engine_unlock(engine);
+	pthread_mutex_unlock(&engine->naming);
+	return rc;
+}

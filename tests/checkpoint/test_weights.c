@@ -1,0 +1,950 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Engines of .safetensors files: tensors read where they lie, of any length at any offset; what would
+ * write is refused; files that change, and file systems that can do less.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "aio/aio.h"
+#include "checkpoint/weights_fixture.h"
+#include "support/inject.h"
+#include "support/support.h"
+#include "support/tests.h"
+#include "swap/swap_fixture.h"
+
+ONE_ENGINE
+
+#define N 14u
+
+/* Small and large ones, of whole units and not, and empty ones. */
+static const uint64_t lengths[N] = {1,	   0,	   4096,  40000, 13,	 300, MIB + 3,
+				    65536, 131071, 32767, 32768, 200000, 0,   7};
+static struct nvs_tensor *t[N];
+
+/* Writes tensors `from` to `to` - 1, with the contents of their number, behind a header of an odd length. */
+static void write_weights(const char *path, size_t from, size_t to, size_t padded)
+{
+	char *header = calloc(1, N * 96 + 3), *data, *end = header;
+	uint64_t at = 0;
+
+	assert_non_null(header);
+	for (size_t i = from; i < to; i++) {
+		end += sprintf(end,
+			       "%c\"t%zu\":{\"dtype\":\"U8\",\"shape\":[%" PRIu64
+			       "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}",
+			       i == from ? '{' : ',', i, lengths[i], at, at + lengths[i]);
+		at += lengths[i];
+	}
+	strcpy(end, "}");
+	data = malloc(at + 1);
+	assert_non_null(data);
+	at = 0;
+	for (size_t i = from; i < to; i++) {
+		fill(data + at, lengths[i], i);
+		at += lengths[i];
+	}
+	weights_file(path, header, padded, data, at);
+	free(data);
+	free(header);
+}
+
+static int open_paths(const char *const *paths, size_t n)
+{
+	int rc = nvs_engine_open_files(&f->engine, &f->config, paths, n, NULL, &f->error);
+	char name[16];
+
+	for (size_t i = 0; i < N && !rc; i++) {
+		snprintf(name, sizeof(name), "t%zu", i);
+		t[i] = nvs_tensor_find(f->engine, name);
+	}
+	return rc;
+}
+
+static int open_path(const char *path)
+{
+	return open_paths(&path, 1);
+}
+
+/* Opens an engine of all tensors in a file; its path, until cleanup(). */
+static const char *begin_at(enum place place, size_t padded)
+{
+	const char *path;
+
+	INIT(f, .place = place, .pool_bytes = 4 * MIB);
+	path = path_in(f->paths[0], "model.safetensors");
+	write_weights(path, 0, N, padded);
+	OK(f, open_path(path));
+	return path;
+}
+
+static const char *begin_file(void)
+{
+	return begin_at(PLACE_DISK, 0);
+}
+
+static void compare_all(void)
+{
+	for (size_t i = 0; i < N; i++)
+		tensor_compare(f, t[i], i);
+}
+
+static void evict_all(void)
+{
+	OK(f, nvs_tensor_swap_out(f->engine, t, N, &f->error));
+}
+
+static int read_one(struct nvs_tensor *tensor)
+{
+	uint64_t pin;
+	int rc = nvs_tensor_swap_in(f->engine, &tensor, 1, -1, &pin, &f->error);
+
+	if (!rc)
+		rc = nvs_tensor_wait(f->engine, &tensor, 1, pin, -1, &f->error);
+	if (!rc)
+		rc = nvs_tensor_release(f->engine, &tensor, 1, pin, NVS_CLEAN, &f->error);
+	return rc;
+}
+
+/* ---- What is read ---- */
+
+TEST(tensors_of_any_length_at_any_offset_are_read_where_they_lie)
+{
+	static const enum place places[] = {PLACE_DISK, PLACE_TMPFS};
+
+	for (size_t i = 0; i < COUNT(places); i++)
+		for (size_t padded = 4000; padded < 4000 + 120; padded += 17) {
+			const char *path = begin_at(places[i], padded);
+			struct nvs_engine_stats stats;
+			uint64_t sum = sum_of_files(path);
+
+			compare_all();
+			evict_all();
+			OK(f, nvs_tensor_prefetch(f->engine, t, N, &f->error) != N);
+			compare_all();
+			stats = stats_of(f);
+			assert_int_equal(stats.tensors, N);
+			assert_int_equal(stats.store_bytes, 0);
+			assert_int_equal(stats.swapped_out, 0);
+			assert_int_equal(stats.swapped_in, 2 * stats.tensor_bytes);
+			fixture_shut(f);
+			assert_int_equal(sum_of_files(path), sum);
+			assert_int_equal(entries_of(f->paths[0]), 1);
+			fixture_close(f);
+		}
+}
+
+TEST(a_tensor_has_the_name_type_and_shape_of_the_header)
+{
+	static const char header[] =
+		"{\"q\":{\"dtype\":\"F4\",\"shape\":[2,3,4],\"data_offsets\":[0,12]},"
+		"\"scale\":{\"dtype\":\"F8_E8M0\",\"shape\":[],\"data_offsets\":[12,13]}}";
+	struct nvs_stored_tensor stored = {.size = sizeof(stored)};
+	struct nvs_tensor_info info;
+	const char *path;
+
+	INIT(f, .pool_bytes = MIB);
+	path = path_in(f->paths[0], "model.safetensors");
+	weights_file(path, header, 0, "0123456789ab!", 13);
+	OK(f, open_path(path));
+	t[0] = nvs_tensor_find(f->engine, "q");
+	info = info_of(f, t[0]);
+	assert_int_equal(info.dtype, NVS_F4);
+	assert_int_equal(info.numel, 24);
+	assert_int_equal(info.nbytes, 12);
+	assert_int_equal(info.ndim, 3);
+	assert_int_equal(info.shape[2], 4);
+	assert_int_equal(info.state, NVS_ON_DRIVE);
+	assert_int_equal(nvs_engine_get_stored(f->engine, 1, &stored), 0);
+	assert_string_equal(stored.name, "scale");
+	assert_int_equal(stored.dtype, NVS_F8_E8M0);
+	assert_int_equal(stored.ndim, 0);
+	assert_int_equal(nvs_engine_get_stored(f->engine, 2, &stored), -ENOENT);
+	tensors_pin(f, t, 1);
+	assert_memory_equal(nvs_tensor_data(t[0]), "0123456789ab", 12);
+	OK(f, sole_release(f->engine, t, 1, NVS_CLEAN, &f->error));
+}
+
+/* All but the last unit of a file, which may end in the middle of it. */
+TEST(large_tensors_are_read_directly_into_the_pool)
+{
+	uint64_t small = 0;
+
+	begin_file();
+	if (!stats_of(f).direct)
+		SKIP("no direct I/O on this file system");
+	for (size_t i = 0; i < N; i++)
+		small += lengths[i] < 32768 ? lengths[i] : 0;
+	for (size_t i = 0; i < N; i++)
+		OK(f, read_one(t[i]));
+	/* Small ones begin in the middle of a unit. */
+	assert_true(stats_of(f).aio.bounced_bytes <= small + 65536);
+	compare_all();
+}
+
+#define SMALL 500u
+
+TEST(small_tensors_that_lie_together_are_read_together)
+{
+	static struct nvs_tensor *small[SMALL];
+	char *header = calloc(1, SMALL * 80), *end = header, name[16], data[SMALL * 100];
+	struct nvs_engine_stats stats;
+	const char *path;
+
+	INIT(f, .pool_bytes = 4 * MIB, .max_in_cpu = NONE_STAYS);
+	path = path_in(f->paths[0], "model.safetensors");
+	for (size_t i = 0; i < SMALL; i++) {
+		end += sprintf(
+			end,
+			"%c\"s%zu\":{\"dtype\":\"U8\",\"shape\":[100],\"data_offsets\":[%zu,%zu]}",
+			i ? ',' : '{', i, i * 100, (i + 1) * 100);
+		fill(data + i * 100, 100, i);
+	}
+	strcpy(end, "}");
+	weights_file(path, header, 0, data, sizeof(data));
+	free(header);
+	OK(f, open_path(path));
+	for (size_t i = 0; i < SMALL; i++) {
+		snprintf(name, sizeof(name), "s%zu", i);
+		small[i] = nvs_tensor_find(f->engine, name);
+	}
+	tensors_pin(f, small, SMALL);
+	for (size_t i = 0; i < SMALL; i++)
+		assert_true(filled(nvs_tensor_data(small[i]), 100, i));
+	stats = stats_of(f);
+	assert_int_equal(stats.transfers, 1);
+	assert_int_equal(stats.swapped_in, SMALL * 100);
+	OK(f, sole_release(f->engine, small, SMALL, NVS_CLEAN, &f->error));
+	/* Every other one. */
+	for (size_t i = 0; i < SMALL / 2; i++)
+		small[i] = small[2 * i];
+	tensors_pin(f, small, SMALL / 2);
+	assert_int_equal(stats_of(f).transfers, 2);
+	for (size_t i = 0; i < SMALL / 2; i++)
+		assert_true(filled(nvs_tensor_data(small[i]), 100, 2 * i));
+	OK(f, sole_release(f->engine, small, SMALL / 2, NVS_CLEAN, &f->error));
+}
+
+TEST(parts_and_whole_tensors_are_read_to_external_memory)
+{
+	static char whole[MIB + 3], row[1000], expected[MIB + 3];
+	void *to = whole;
+	struct nvs_tensor_range range = {.size = sizeof(range),
+					 .tensor = t[6],
+					 .offset = 12345,
+					 .nbytes = 1000,
+					 .data = row};
+
+	begin_file();
+	fill(expected, MIB + 3, 6);
+	range.tensor = t[6];
+	for (int resident = 0; resident < 2; resident++) {
+		memset(row, 0, sizeof(row));
+		memset(whole, 0, sizeof(whole));
+		OK(f, nvs_tensor_read(f->engine, &range, 1, &f->error));
+		OK(f, nvs_tensor_wait(f->engine, &t[6], 1, 0, -1, &f->error));
+		assert_memory_equal(row, expected + 12345, 1000);
+		OK(f, nvs_tensor_swap_in_to(f->engine, &t[6], &to, 1, &f->error));
+		OK(f, nvs_tensor_wait(f->engine, &t[6], 1, 0, -1, &f->error));
+		assert_memory_equal(whole, expected, MIB + 3);
+		OK(f, read_one(t[6]));
+	}
+}
+
+TEST(a_random_order_in_a_small_pool_reads_the_right_bytes)
+{
+	uint64_t seed = seed_of_run(), pin;
+	const char *path;
+
+	INIT(f, .place = PLACE_DISK, .pool_bytes = MIB + MIB / 2, .thread_count = 2);
+	path = path_in(f->paths[0], "model.safetensors");
+	write_weights(path, 0, N, 0);
+	OK(f, open_path(path));
+	for (unsigned round = 0; round < at_length(2000, 200); round++) {
+		struct nvs_tensor *batch[4];
+		size_t n = 1 + below(&seed, 4), all[N];
+
+		for (size_t i = 0; i < N; i++)
+			all[i] = i;
+		for (size_t i = 0; i < n; i++) {
+			size_t j = i + below(&seed, N - i), swapped = all[i];
+
+			all[i] = all[j];
+			all[j] = swapped;
+			batch[i] = t[all[i]];
+		}
+		if (!below(&seed, 4))
+			OK(f, nvs_tensor_prefetch(f->engine, batch, n, &f->error) < 0);
+		if (nvs_tensor_swap_in(f->engine, batch, n, -1, &pin, &f->error) == -ENOBUFS)
+			continue;
+		OK(f, nvs_tensor_wait(f->engine, batch, n, pin, -1, &f->error));
+		for (size_t i = 0; i < n; i++)
+			assert_true(filled(nvs_tensor_data(batch[i]), lengths[all[i]], all[i]));
+		OK(f, nvs_tensor_release(f->engine, batch, n, pin, NVS_CLEAN, &f->error));
+	}
+}
+
+TEST(the_plan_of_a_step_reads_ahead)
+{
+	struct nvs_step_io io = {.size = sizeof(io)};
+	const char *path;
+	uint64_t hits = 0;
+
+	INIT(f, .place = PLACE_DISK, .pool_bytes = MIB + MIB / 2);
+	path = path_in(f->paths[0], "model.safetensors");
+	write_weights(path, 0, N, 0);
+	OK(f, open_path(path));
+	for (unsigned step = 0; step < 3; step++) {
+		OK(f, nvs_engine_step_begin(f->engine, &f->error));
+		for (size_t i = 0; i < N; i++) {
+			events_await_idle(f->engine);
+			/* What the plan has begun to read lands before it is needed. */
+			for (size_t j = 0; j < N; j++)
+				(void)nvs_tensor_wait(f->engine, &t[j], 1, 0, -1, NULL);
+			tensor_compare(f, t[i], i);
+		}
+		OK(f, nvs_engine_step_end(f->engine, &io, &f->error));
+		if (step)
+			assert_true(io.hits > hits && io.hits >= N - 2);
+		else
+			hits = io.hits;
+		assert_int_equal(io.written_bytes, 0);
+	}
+}
+
+/* ---- Rows ---- */
+
+#define EXPERTS	     16u
+#define EXPERT_BYTES (24 * KIB + 4)
+
+/* Opens a file of experts, of 3 x 4 U16 and more, behind a small tensor; and registers rows. */
+static struct nvs_tensor *begin_experts(uint64_t expert_bytes)
+{
+	char *data = malloc(EXPERTS * expert_bytes + 7), header[256];
+	const char *path;
+
+	assert_non_null(data);
+	INIT(f, .place = PLACE_DISK, .pool_bytes = MIB);
+	path = path_in(f->paths[0], "model.safetensors");
+	snprintf(header, sizeof(header),
+		 "{\"gate\":{\"dtype\":\"U8\",\"shape\":[7],\"data_offsets\":[0,7]},"
+		 "\"experts\":{\"dtype\":\"U16\",\"shape\":[%u,2,%" PRIu64
+		 "],\"data_offsets\":[7,%" PRIu64 "]}}",
+		 EXPERTS, expert_bytes / 4, 7 + EXPERTS * expert_bytes);
+	for (size_t i = 0; i < EXPERTS; i++)
+		fill(data + 7 + i * expert_bytes, expert_bytes, i);
+	weights_file(path, header, 0, data, EXPERTS * expert_bytes + 7);
+	free(data);
+	OK(f, open_path(path));
+	return nvs_tensor_find(f->engine, "experts");
+}
+
+static struct nvs_tensor *rows_of(struct nvs_tensor *tensor, uint64_t first, uint64_t count)
+{
+	const struct nvs_tensor_rows rows = {
+		.size = sizeof(rows), .tensor = tensor, .first = first, .count = count};
+	struct nvs_tensor *made;
+
+	OK(f, nvs_tensor_register_rows(f->engine, &rows, 1, &made, &f->error));
+	return made;
+}
+
+TEST(rows_of_a_tensor_are_read_alone)
+{
+	static const uint64_t sizes[] = {8, EXPERT_BYTES, 96 * KIB + 12};
+
+	for (size_t k = 0; k < COUNT(sizes); k++) {
+		struct nvs_tensor *experts = begin_experts(sizes[k]), *three, *last[2];
+		struct nvs_tensor_info info;
+
+		three = rows_of(experts, 3, 1);
+		info = info_of(f, three);
+		assert_string_equal(info.name, "experts[3:4]");
+		assert_ptr_equal(nvs_tensor_find(f->engine, "experts[3:4]"), three);
+		assert_int_equal(info.ndim, 3);
+		assert_int_equal(info.shape[0], 1);
+		assert_int_equal(info.shape[2], sizes[k] / 4);
+		assert_int_equal(info.nbytes, sizes[k]);
+		tensor_compare(f, three, 3);
+		assert_int_equal(stats_of(f).swapped_in, sizes[k]);
+		STATE(f, experts, NVS_ON_DRIVE, false, 0);
+		last[0] = rows_of(experts, 14, 2);
+		last[1] = rows_of(last[0], 1, 1);
+		tensors_pin(f, last, 2);
+		assert_true(filled((char *)nvs_tensor_data(last[0]) + sizes[k], sizes[k], 15));
+		assert_true(filled(nvs_tensor_data(last[1]), sizes[k], 15));
+		OK(f, sole_release(f->engine, last, 2, NVS_CLEAN, &f->error));
+		OK(f, nvs_tensor_forget(f->engine, last, 2, &f->error));
+		assert_null(nvs_tensor_find(f->engine, "experts[14:16]"));
+		assert_int_equal(stats_of(f).tensors, 3);
+		fixture_close(f);
+	}
+}
+
+TEST(rows_that_a_tensor_has_not_are_refused_and_none_is_registered)
+{
+	static const char header[] =
+		"{\"q\":{\"dtype\":\"F4\",\"shape\":[4,3],\"data_offsets\":[0,6]},"
+		"\"s\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[6,7]}}";
+	struct nvs_tensor *made[2] = {NULL}, *mine;
+	struct nvs_tensor_rows rows[2];
+	const char *path;
+
+	INIT(f, .pool_bytes = MIB);
+	path = path_in(f->paths[0], "model.safetensors");
+	weights_file(path, header, 0, "1234567", 7);
+	OK(f, open_path(path));
+	t[0] = nvs_tensor_find(f->engine, "q");
+	rows[0] = rows[1] = (struct nvs_tensor_rows){
+		.size = sizeof(rows[0]), .tensor = t[0], .first = 2, .count = 2};
+#define REFUSED_ROWS(code, words)                                                                  \
+	expect_error(f, nvs_tensor_register_rows(f->engine, rows, 2, made, &f->error), code, words)
+	REFUSED_ROWS(-EEXIST, "q[2:4] is registered already");
+	rows[1].count = 3;
+	REFUSED_ROWS(-EINVAL, "3 rows from row 2");
+	rows[1].count = 0;
+	REFUSED_ROWS(-EINVAL, "0 rows from row 2");
+	rows[1].count = 1;
+	REFUSED_ROWS(-EINVAL, "begin or end within a byte");
+	rows[1].count = UINT64_MAX;
+	REFUSED_ROWS(-EINVAL, "rows from row 2");
+	rows[1].tensor = nvs_tensor_find(f->engine, "s");
+	REFUSED_ROWS(-EINVAL, "s is a scalar");
+	rows[1].tensor = NULL;
+	REFUSED_ROWS(-EINVAL, "NULL");
+	assert_int_equal(stats_of(f).tensors, 2);
+	assert_null(nvs_tensor_find(f->engine, "q[2:4]"));
+	rows[0].name = "mine";
+	OK(f, nvs_tensor_register_rows(f->engine, rows, 1, made, &f->error));
+	mine = nvs_tensor_find(f->engine, "mine");
+	assert_ptr_equal(made[0], mine);
+	tensors_pin(f, &mine, 1);
+	assert_memory_equal(nvs_tensor_data(mine), "456", 3);
+	OK(f, sole_release(f->engine, &mine, 1, NVS_CLEAN, &f->error));
+	fixture_shut(f);
+	OK(f, fixture_reopen(f));
+	rows[0].tensor = tensor_add(f, "a", 100);
+	expect_error(f, nvs_tensor_register_rows(f->engine, rows, 1, made, &f->error), -ENOTSUP,
+		     "nvs_engine_open_files");
+}
+
+TEST(the_plan_reads_rows_ahead_and_no_others)
+{
+	struct nvs_tensor *experts = begin_experts(96 * KIB + 12), *used[12];
+	struct nvs_step_io io = {.size = sizeof(io)};
+
+	for (size_t i = 0; i < COUNT(used); i++)
+		used[i] = rows_of(experts, i, 1);
+	for (unsigned step = 0; step < 2; step++) {
+		OK(f, nvs_engine_step_begin(f->engine, &f->error));
+		for (size_t i = 0; i < COUNT(used); i++) {
+			for (size_t j = 0; j < COUNT(used); j++)
+				(void)nvs_tensor_wait(f->engine, &used[j], 1, 0, -1, NULL);
+			tensor_compare(f, used[i], i);
+		}
+		OK(f, nvs_engine_step_end(f->engine, &io, &f->error));
+		assert_true(step ? io.hits >= 8 : !io.hits);
+	}
+	STATE(f, experts, NVS_ON_DRIVE, false, 0);
+}
+
+/* ---- What is refused ---- */
+
+TEST(what_would_write_is_refused_with_a_remedy)
+{
+	const struct nvs_tensor_spec spec = U8_TENSOR("new", 10);
+	const void *from = lengths;
+	struct nvs_tensor_range range = {.size = sizeof(range), .nbytes = 1, .data = &range};
+	const char *path = begin_file();
+	uint64_t pin, sum = sum_of_files(path);
+	struct nvs_tensor *made;
+
+#define REFUSED(call) expect_error(f, call, -EROFS, "import them into the store of another engine")
+	REFUSED(nvs_tensor_pin(f->engine, t, 1, -1, &pin, &f->error));
+	REFUSED(nvs_tensor_register(f->engine, &spec, 1, &made, &f->error));
+	REFUSED(nvs_tensor_rename(f->engine, t[0], "new", &f->error));
+	REFUSED(nvs_tensor_forget(f->engine, t, 1, &f->error));
+	REFUSED(nvs_tensor_swap_out_from(f->engine, t, &from, 1, &f->error));
+	range.tensor = t[0];
+	REFUSED(nvs_tensor_write(f->engine, &range, 1, -1, &f->error));
+	REFUSED(nvs_engine_commit(f->engine, &f->error));
+	REFUSED(nvs_engine_set_note(f->engine, "x", 1, &f->error));
+	OK(f, nvs_tensor_swap_in(f->engine, t, 1, -1, &pin, &f->error));
+	OK(f, nvs_tensor_wait(f->engine, t, 1, pin, -1, &f->error));
+	REFUSED(nvs_tensor_release(f->engine, t, 1, pin, NVS_DIRTY, &f->error));
+	OK(f, nvs_tensor_release(f->engine, t, 1, pin, NVS_CLEAN, &f->error));
+	assert_int_equal(nvs_engine_generation(f->engine), 0);
+	compare_all();
+	fixture_shut(f);
+	assert_int_equal(sum_of_files(path), sum);
+}
+
+TEST(files_that_are_no_weights_are_refused_when_the_engine_is_opened)
+{
+	const char *path, *none = NULL, *twice[2];
+
+	INIT(f, .pool_bytes = MIB);
+	path = path_in(f->paths[0], "model.safetensors");
+	expect_error(f, open_path(path), -ENOENT, "model.safetensors");
+	expect_error(f, open_path(f->paths[0]), -ENOENT, "has no model.safetensors");
+	weights_file(path, "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}", 0,
+		     "123", 3);
+	expect_error(f, open_path(path), -EINVAL, "tensor a: its data ends 4 bytes");
+	write_weights(path, 0, N, 0);
+	twice[0] = twice[1] = path;
+	expect_error(f, open_paths(twice, 2), -EINVAL, "t0");
+	expect_error(f, open_paths(&none, 1), -EINVAL, "paths[0] is NULL");
+	expect_error(f, open_paths(twice, 0), -EINVAL, "no paths");
+	assert_null(f->engine);
+}
+
+/* ---- Several files ---- */
+
+/* Both files have small tensors there. */
+#define SPLIT 5
+
+static void write_index(const char *path)
+{
+	FILE *file = fopen(path, "we");
+
+	assert_non_null(file);
+	fprintf(file, "{\"metadata\":{},\"weight_map\":{");
+	for (size_t i = 0; i < N; i++)
+		fprintf(file, "%s\"t%zu\":\"model-0000%d-of-00002.safetensors\"", i ? "," : "", i,
+			i < SPLIT ? 1 : 2);
+	fprintf(file, "}}");
+	assert_int_equal(fclose(file), 0);
+}
+
+/* Two files with an index, in a folder. */
+static const char *begin_two_files(void)
+{
+	INIT(f, .place = PLACE_DISK, .pool_bytes = 4 * MIB);
+	write_weights(path_in(f->paths[0], "model-00001-of-00002.safetensors"), 0, SPLIT, 0);
+	write_weights(path_in(f->paths[0], "model-00002-of-00002.safetensors"), SPLIT, N, 0);
+	write_index(path_in(f->paths[0], "model.safetensors.index.json"));
+	return f->paths[0];
+}
+
+TEST(a_folder_an_index_or_several_files_of_several_drives_are_one_model)
+{
+	const char *first, *second, *index, *memory = memory_directory(), *paths[2];
+
+	INIT(f, .place = PLACE_DISK, .pool_bytes = 4 * MIB);
+	first = path_in(f->paths[0], "model-00001-of-00002.safetensors");
+	second = path_in(f->paths[0], "model-00002-of-00002.safetensors");
+	index = path_in(f->paths[0], "model.safetensors.index.json");
+	write_weights(first, 0, SPLIT, 0);
+	write_weights(second, SPLIT, N, 0);
+	write_index(index);
+	OK(f, open_path(f->paths[0]));
+	compare_all();
+	fixture_shut(f);
+	OK(f, open_path(index));
+	compare_all();
+	fixture_shut(f);
+	paths[0] = first;
+	paths[1] = second;
+	if (memory) {
+		paths[1] = path_in(memory, "rest.safetensors");
+		write_weights(paths[1], SPLIT, N, 0);
+	}
+	OK(f, open_paths(paths, 2));
+	compare_all();
+}
+
+TEST(the_end_of_a_file_and_the_beginning_of_the_next_are_two_reads)
+{
+	const char *paths[2];
+
+	/* Where units are the shortest. */
+	INIT(f, .place = PLACE_TMPFS, .pool_bytes = 4 * MIB);
+	paths[0] = path_in(f->paths[0], "first.safetensors");
+	paths[1] = path_in(f->paths[0], "second.safetensors");
+	write_weights(paths[0], 0, SPLIT, 0);
+	write_weights(paths[1], SPLIT, N, 0);
+	OK(f, open_paths(paths, 2));
+	tensors_pin(f, &t[SPLIT - 1], 2);
+	assert_true(filled(nvs_tensor_data(t[SPLIT - 1]), lengths[SPLIT - 1], SPLIT - 1));
+	assert_true(filled(nvs_tensor_data(t[SPLIT]), lengths[SPLIT], SPLIT));
+	assert_int_equal(stats_of(f).transfers, 2);
+	OK(f, sole_release(f->engine, &t[SPLIT - 1], 2, NVS_CLEAN, &f->error));
+}
+
+TEST(engines_of_files_and_of_a_store_share_an_aio)
+{
+	struct nvs_files_options options = {.size = sizeof(options)};
+	struct nvs_engine *weights;
+	struct nvs_tensor *tensor;
+	const char *path;
+	uint64_t pin;
+
+	OPEN(f, .pool_bytes = 4 * MIB);
+	path = path_in(f->paths[0], "model.safetensors");
+	write_weights(path, 0, N, 0);
+	options.aio = nvs_engine_aio(f->engine);
+	OK(f, nvs_engine_open_files(&weights, &f->config, &path, 1, &options, &f->error));
+	expect_error(f, nvs_engine_close(f->engine, &f->error), -EBUSY, "other engine");
+	tensor = nvs_tensor_find(weights, "t6");
+	OK(f, nvs_tensor_swap_in(weights, &tensor, 1, -1, &pin, &f->error));
+	OK(f, nvs_tensor_wait(weights, &tensor, 1, pin, -1, &f->error));
+	assert_true(filled(nvs_tensor_data(tensor), MIB + 3, 6));
+	OK(f, nvs_tensor_release(weights, &tensor, 1, pin, NVS_CLEAN, &f->error));
+	OK(f, nvs_engine_close(weights, &f->error));
+}
+
+/* As the cache of the hub has them: links to blobs, by a path that is relative. */
+TEST(symbolic_links_are_followed_and_the_process_may_change_its_directory)
+{
+	char before[PATH_MAX];
+	const char *blob, *link, *folder;
+
+	INIT(f, .place = PLACE_DISK, .pool_bytes = 4 * MIB);
+	folder = path_in(f->paths[0], "snapshot");
+	blob = path_in(f->paths[0], "blob");
+	link = path_in(folder, "model.safetensors");
+	assert_int_equal(mkdir(folder, 0700), 0);
+	write_weights(blob, 0, N, 0);
+	assert_int_equal(symlink("../blob", link), 0);
+	assert_non_null(getcwd(before, sizeof(before)));
+	assert_int_equal(chdir(f->paths[0]), 0);
+	OK(f, open_path("snapshot"));
+	assert_int_equal(chdir(before), 0);
+	compare_all();
+}
+
+static int mount_read_only(const char *path)
+{
+	return mount(path, path, NULL, MS_BIND, NULL) ||
+	       mount(NULL, path, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL);
+}
+
+TEST(files_on_a_file_system_that_is_mounted_read_only_are_read)
+{
+	const char *folder, *path;
+
+	INIT(f, .place = PLACE_DISK, .pool_bytes = 4 * MIB);
+	folder = path_in(f->paths[0], "folder");
+	path = path_in(folder, "model.safetensors");
+	assert_int_equal(mkdir(folder, 0700), 0);
+	write_weights(path, 0, N, 0);
+	if (mount_read_only(folder)) {
+		umount2(folder, MNT_DETACH);
+		SKIP("cannot mount here: %s", strerror(errno));
+	}
+	assert_int_equal(open(path, O_RDWR | O_CLOEXEC), -1);
+	OK(f, open_path(folder));
+	compare_all();
+	fixture_shut(f);
+	assert_int_equal(umount2(folder, MNT_DETACH), 0);
+}
+
+/* ---- Files that change ---- */
+
+static void is_stale(struct nvs_tensor *tensor, const char *path)
+{
+	void *to = malloc(info_of(f, tensor).nbytes);
+
+	assert_int_equal(read_one(tensor), -ESTALE);
+	assert_says(f->error.text, "replaced, written to or removed");
+	assert_int_equal(f->error.path_nbytes, strlen(path));
+	assert_memory_equal(f->error.text + f->error.path_at, path, strlen(path));
+	OK(f, nvs_tensor_swap_in_to(f->engine, &tensor, &to, 1, &f->error));
+	expect_error(f, nvs_tensor_wait(f->engine, &tensor, 1, 0, -1, &f->error), -ESTALE, path);
+	free(to);
+}
+
+/* For a change to a file whose tensor 6 is in the pool. The kernel's times have ticks of some
+ * milliseconds, so the file was last changed long ago. */
+static const char *begin_change(void)
+{
+	const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = 1, .tv_nsec = 5}};
+	const char *path;
+
+	INIT(f, .place = PLACE_DISK, .pool_bytes = 4 * MIB);
+	path = path_in(f->paths[0], "model.safetensors");
+	write_weights(path, 0, N, 0);
+	assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+	OK(f, open_path(path));
+	OK(f, read_one(t[6]));
+	return path;
+}
+
+static void end_change(const char *path)
+{
+	is_stale(t[3], path);
+	is_stale(t[0], path);
+	/* What was read before stays. */
+	tensor_compare(f, t[6], 6);
+}
+
+TEST(a_file_that_is_written_to_is_stale)
+{
+	const char *path = begin_change();
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+	assert_int_equal(pwrite(fd, "x", 1, 5000), 1);
+	close(fd);
+	end_change(path);
+}
+
+TEST(a_file_that_is_cut_off_is_stale)
+{
+	const char *path = begin_change();
+
+	assert_int_equal(truncate(path, 5000), 0);
+	end_change(path);
+}
+
+TEST(a_file_that_another_one_replaces_is_stale)
+{
+	const char *path = begin_change(), *other = path_in(f->paths[0], "other");
+
+	write_weights(other, 0, N, 0);
+	assert_int_equal(rename(other, path), 0);
+	end_change(path);
+	fixture_shut(f);
+	OK(f, open_path(path));
+	compare_all();
+}
+
+TEST(a_file_that_is_removed_is_stale_until_it_is_back)
+{
+	const char *path = begin_change(), *other = path_in(f->paths[0], "other");
+
+	assert_int_equal(rename(path, other), 0);
+	end_change(path);
+	assert_int_equal(rename(other, path), 0);
+	compare_all();
+}
+
+TEST(a_link_that_leads_to_another_file_is_stale)
+{
+	const char *one, *two, *link;
+
+	INIT(f, .place = PLACE_DISK, .pool_bytes = 4 * MIB);
+	one = path_in(f->paths[0], "one");
+	two = path_in(f->paths[0], "two");
+	link = path_in(f->paths[0], "model.safetensors");
+	write_weights(one, 0, N, 0);
+	write_weights(two, 0, N, 0);
+	assert_int_equal(symlink("one", link), 0);
+	OK(f, open_path(link));
+	OK(f, read_one(t[6]));
+	assert_int_equal(unlink(link), 0);
+	assert_int_equal(symlink("two", link), 0);
+	end_change(link);
+}
+
+/* ---- A drive that fails, on the simulated one ---- */
+
+static struct nvs_aio *sim_aio;
+
+/* As begin_file(), with the file changed long ago; its path. */
+static const char *begin_simulated(void)
+{
+	const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = 1, .tv_nsec = 5}};
+	struct nvs_files_options options = {.size = sizeof(options)};
+	const char *path;
+
+	INIT(f, .place = PLACE_DISK, .pool_bytes = 4 * MIB, .simulated = true);
+	path = path_in(f->paths[0], "model.safetensors");
+	write_weights(path, 0, N, 0);
+	assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+	OK(f,
+	   aio_open_with(&sim_aio, &f->config.aio, &engine_sim, f->sim, &f->config.log, &f->error));
+	options.aio = sim_aio;
+	OK(f, nvs_engine_open_files(&f->engine, &f->config, &path, 1, &options, &f->error));
+	for (size_t i = 0; i < N; i++) {
+		char name[16];
+
+		snprintf(name, sizeof(name), "t%zu", i);
+		t[i] = nvs_tensor_find(f->engine, name);
+	}
+	return path;
+}
+
+static void end_simulated(void)
+{
+	fixture_shut(f);
+	OK(f, nvs_aio_close(sim_aio));
+}
+
+TEST(a_file_that_is_written_to_in_the_middle_of_a_read_is_stale)
+{
+	const char *path = begin_simulated();
+	uint64_t pin;
+	int fd;
+
+	sim_hold(f->sim, SIM_READS);
+	OK(f, nvs_tensor_swap_in(f->engine, &t[6], 1, -1, &pin, &f->error));
+	assert_true(sim_await_in_flight(f->sim, 8));
+	assert_int_equal(sim_complete(f->sim, 4), 4);
+	/* All of it is rewritten, and half of it has been read. */
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	for (off_t at = 50000; at < 1100000; at += 7)
+		assert_int_equal(pwrite(fd, "x", 1, at), 1);
+	close(fd);
+	sim_go(f->sim, SIM_READS);
+	expect_error(f, nvs_tensor_wait(f->engine, &t[6], 1, pin, -1, &f->error), -ESTALE, path);
+	STATE(f, t[6], NVS_ON_DRIVE, false, 0);
+	assert_null(nvs_tensor_data(t[6]));
+	end_simulated();
+}
+
+TEST(whichever_read_fails_it_is_reported_and_a_second_try_succeeds)
+{
+	const char *path = begin_simulated();
+	unsigned nth = 0, failures;
+	int rc;
+
+	do {
+		failures = 0;
+		sim_fail(f->sim, NVS_READ, nth++, EIO, 1);
+		OK(f, sole_swap_in(f->engine, t, N, -1, &f->error));
+		for (size_t i = 0; i < N; i++) {
+			uint64_t pin = info_of(f, t[i]).pins;
+
+			rc = pin ? sole_wait(f->engine, &t[i], 1, -1, &f->error)
+				 : nvs_tensor_wait(f->engine, &t[i], 1, 0, -1, &f->error);
+			if (rc) {
+				failures++;
+				expect_error(f, rc, -EIO, path);
+			} else {
+				OK(f, sole_release(f->engine, &t[i], 1, NVS_CLEAN, &f->error));
+			}
+		}
+		sim_no_faults(f->sim);
+		compare_all();
+		evict_all();
+	} while (failures);
+	assert_true(nth > 20);
+	end_simulated();
+}
+
+TEST(short_and_interrupted_reads_are_continued)
+{
+	const struct sim_rule rules[] = {
+		{.fault = SIM_SHORT, .reads = true, .ppm = 300000},
+		{.fault = SIM_ERROR, .error = EINTR, .reads = true, .ppm = 100000}};
+
+	begin_simulated();
+	for (size_t i = 0; i < COUNT(rules); i++)
+		sim_fault(f->sim, &rules[i]);
+	for (unsigned round = 0; round < 20; round++) {
+		compare_all();
+		evict_all();
+		tensors_pin(f, t, N);
+		for (size_t i = 0; i < N; i++)
+			assert_true(filled(nvs_tensor_data(t[i]), lengths[i], i));
+		OK(f, sole_release(f->engine, t, N, NVS_CLEAN, &f->error));
+		evict_all();
+	}
+	end_simulated();
+}
+
+TEST(each_failing_call_of_an_opening_is_an_error_and_leaves_nothing)
+{
+	const char *folder = begin_two_files();
+	uint64_t failed = 1;
+
+	for (uint64_t nth = 1; failed; nth++) {
+		unsigned files = inject_held().files;
+		int64_t blocks = inject_held().blocks;
+		int rc;
+
+		inject_fail(INJECT_ANY, nth, 1, nth % 2 ? ENOMEM : EMFILE);
+		rc = nvs_engine_open_files(&f->engine, &f->config, &folder, 1, NULL, &f->error);
+		inject_stop(&failed);
+		if (!rc)
+			fixture_shut(f);
+		else
+			assert_true(rc < 0 && *f->error.text && !f->engine);
+		assert_int_equal(inject_held().files, files);
+		assert_int_equal(inject_held().blocks, blocks);
+		/* Some calls have another way, such as registering memory. */
+		f->error = (struct nvs_error){.size = sizeof(f->error)};
+	}
+	OK(f, open_path(folder));
+	compare_all();
+}
+
+/* ---- Damage ---- */
+
+/* A header or an index with some bytes changed is refused, or the engine reads what it says. */
+static unsigned damage(const char *path, const char *to_open, unsigned rounds, uint64_t *seed)
+{
+	unsigned opened = 0;
+
+	for (unsigned round = 0; round < rounds; round++) {
+		FILE *file = fopen(path, "r+e");
+		int changes = 1 + (int)below(seed, 2), was[2];
+		uint64_t length;
+		long at[2];
+
+		assert_int_equal(fseek(file, 0, SEEK_END), 0);
+		length = (uint64_t)ftell(file);
+		length = length < 600 ? length : 600;
+		for (int i = 0; i < changes; i++) {
+			bool digit;
+
+			at[i] = (long)below(seed, length);
+			assert_int_equal(fseek(file, at[i], SEEK_SET), 0);
+			was[i] = fgetc(file);
+			digit = was[i] >= '0' && was[i] <= '9';
+			assert_int_equal(fseek(file, at[i], SEEK_SET), 0);
+			fputc(digit	       ? '0' + (int)below(seed, 10)
+			      : below(seed, 2) ? (int)below(seed, 256)
+					       : " {}[],:\""[below(seed, 8)],
+			      file);
+		}
+		assert_int_equal(fclose(file), 0);
+		if (!open_path(to_open)) {
+			opened++;
+			for (size_t i = 0; i < N; i++)
+				if (t[i])
+					OK(f, read_one(t[i]));
+			fixture_shut(f);
+		} else {
+			assert_true(*f->error.text);
+		}
+		file = fopen(path, "r+e");
+		for (int i = changes; i--;) {
+			assert_int_equal(fseek(file, at[i], SEEK_SET), 0);
+			fputc(was[i], file);
+		}
+		assert_int_equal(fclose(file), 0);
+	}
+	return opened;
+}
+
+TEST(damaged_headers_and_indexes_are_refused_or_read_as_they_say)
+{
+	const char *first, *second, *index;
+	uint64_t seed = seed_of_run();
+	unsigned opened;
+
+	INIT(f, .place = PLACE_DISK, .pool_bytes = 4 * MIB);
+	first = path_in(f->paths[0], "model-00001-of-00002.safetensors");
+	second = path_in(f->paths[0], "model-00002-of-00002.safetensors");
+	index = path_in(f->paths[0], "model.safetensors.index.json");
+	write_weights(first, 0, SPLIT, 900);
+	write_weights(second, SPLIT, N, 900);
+	write_index(index);
+	opened = damage(first, first, 1400, &seed) + damage(index, f->paths[0], 300, &seed) +
+		 damage(second, f->paths[0], 300, &seed);
+	print_message("%u of 2000 opened\n", opened);
+	assert_true(opened > 20 && opened < 1000);
+	OK(f, open_path(f->paths[0]));
+	compare_all();
+}
+
+EACH_TEST(NULL, cleanup)

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared by the tests of .safetensors files: files with headers as they are given. */
+#ifndef TESTS_CHECKPOINT_WEIGHTS_FIXTURE_H
+#define TESTS_CHECKPOINT_WEIGHTS_FIXTURE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Writes a file of this header, with spaces behind it up to `padded` bytes, and the data. */
+void weights_file(const char *path, const char *header, size_t padded, const void *data,
+		  size_t nbytes);
+
+#endif
