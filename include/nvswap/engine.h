@@ -278,8 +278,11 @@ struct nvs_engine_stats {
 	uint64_t verify_errors;
 	uint64_t scrub_rounds, scrub_bytes; /* what "nvswap": {"scrub": true} has read */
 	uint64_t scrub_errors;		    /* tensors that it found damaged or unreadable */
-	uint64_t reserved[5];		    /* 0; for fields to come */
-	struct nvs_pool_stats pool;	    /* does not grow */
+	/* bytes written to the store's drives since the engine was opened: tensors with what rounds
+	 * them up to blocks, retries, labels and manifests; 0 with device "cpu" */
+	uint64_t drive_written_bytes;
+	uint64_t reserved[4];	    /* 0; for fields to come */
+	struct nvs_pool_stats pool; /* does not grow */
 	/* of the engine's aio, with the I/Os of all that share it (nvs_engine_open_on); last, so
 	 * that it can grow */
 	struct nvs_aio_stats aio;

@@ -7,7 +7,7 @@
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	bytes: disk label manifest
  *	member: member lock names owner device_area label_io device directory member/open space
- *	store: slots check reserve commit identity open
+ *	store: slots check budget reserve commit identity open
  *	inspect: read inspect/open describe find verify remove repair
  */
 #ifndef STORE_INTERNAL_H

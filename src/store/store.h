@@ -47,6 +47,11 @@ uint32_t store_unit(
 uint64_t store_bytes(const struct store *store); /* reserved on the drives */
 bool store_direct(const struct store *store);
 const char *store_path(const struct store *store); /* of the first member, for messages */
+/*
+ * Bytes that the drives were given since the store was opened: data with padding and retries,
+ * labels and manifests. 0 in host memory. Any thread may call it.
+ */
+uint64_t store_written(const struct store *store);
 
 /*
  * Reserves an extent (rounded up to the unit) and its space on the drives for each of

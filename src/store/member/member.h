@@ -57,6 +57,7 @@ struct member {
 	uint64_t capacity;  /* of a device: bytes from base; of a file: UINT64_MAX */
 	struct label label; /* the newest valid copy */
 	enum label_copy copies[LABEL_COPY_COUNT]; /* what the drive has */
+	uint64_t written;			  /* bytes of labels; atomic */
 };
 
 /* The file or device that has the member's name, and the lock. */
