@@ -83,11 +83,14 @@ struct nvs_engine;
  * -ENOSPC       the drive has no room for the store's files, or ulimit -f is too low for them
  * -EBUSY        another engine, of this or another process, has locked the store for more than a
  *               second
+ * -EDQUOT       `write_budget` bytes were written below a path: the error has the file that counts
+ *               them
  * -EEXIST       the path holds a kept store and neither `keep` nor `read_only` is set
  * -ENODATA      `read_only` is set, and the path holds no kept store, or device is "cpu"
  * -EMEDIUMTYPE  the path holds data that is not nvswap's or another user's, another store's member,
  *               or a store of another version; none of it is changed
- * -EOPNOTSUPP   the path is in a file system that holds no files, such as /proc or /sys
+ * -EOPNOTSUPP   the path is in a file system that holds no files, such as /proc or /sys; or
+ *               `write_budget` is set, and the path is a block device
  * -EUCLEAN      the store is damaged, and its last commit or all its labels are lost, or the labels
  *               are of an earlier commit than a manifest proves: the error has what is there.
  *               "nvswap": {"rollback": true} goes back to the commit before, if only the last one

@@ -139,6 +139,7 @@ static int open_memory(struct nvs_engine *engine, const struct nvs_config *confi
 		.optimizer = block == NVS_OFFLOAD_OPTIMIZER,
 		.stripe_size = config->stripe_size,
 		.keep = config->keep,
+		.write_budget = config->write_budget,
 		.read_only = config->read_only,
 		.rollback = config->rollback,
 		.log = &engine->store_log,

@@ -135,7 +135,8 @@ static const char keys_of_step[] =
 	"gradient_clipping fp16 { enabled loss_scale initial_scale_power loss_scale_window "
 	"hysteresis consecutive_hysteresis min_loss_scale } bf16 { enabled } "
 	"data_types { grad_accum_dtype } ";
-static const char keys_of_nvswap[] = "nvswap { ioengine io_timeout_ms verify keep rank stripe_size";
+static const char keys_of_nvswap[] = "nvswap { ioengine io_timeout_ms verify keep rank stripe_size "
+				     "write_budget";
 
 static void put_config(struct json_writer *json, const struct bench_job *job)
 {
