@@ -94,11 +94,14 @@ struct nvs_engine;
  * -ENOSPC       the drive has no room for the store's files, or ulimit -f is too low for them
  * -EBUSY        another engine, of this or another process, has locked the store for more than a
  *               second
+ * -EDQUOT       `write_budget` bytes were written below a path: the error has the file that counts
+ *               them
  * -EEXIST       the path holds a kept store and neither `keep` nor `read_only` is set
  * -ENODATA      `read_only` is set, and the path holds no kept store, or device is "cpu"
  * -EMEDIUMTYPE  the path holds data that is not nvswap's or another user's, another store's member,
  *               or a store of another version; none of it is changed
- * -EOPNOTSUPP   the path is in a file system that holds no files, such as /proc or /sys
+ * -EOPNOTSUPP   the path is in a file system that holds no files, such as /proc or /sys; or
+ *               `write_budget` is set, and the path is a block device
  * -EUCLEAN      the store is damaged, and its last commit or all its labels are lost, or the labels
  *               are of an earlier commit than a manifest proves: the error has what is there.
  *               "nvswap": {"rollback": true} goes back to the commit before, if only the last one
@@ -334,8 +337,11 @@ struct nvs_engine_stats {
 	uint64_t verify_errors;
 	uint64_t scrub_rounds, scrub_bytes; /* what "nvswap": {"scrub": true} has read */
 	uint64_t scrub_errors;		    /* tensors that it found damaged or unreadable */
-	uint64_t reserved[5];		    /* 0; for fields to come */
-	struct nvs_pool_stats pool;	    /* does not grow */
+	/* bytes written to the store's drives since the engine was opened: tensors with what rounds
+	 * them up to blocks, retries, labels and manifests; 0 with device "cpu" */
+	uint64_t drive_written_bytes;
+	uint64_t reserved[4];	    /* 0; for fields to come */
+	struct nvs_pool_stats pool; /* does not grow */
 	/* of the engine's aio, with the I/Os of all that share it (nvs_engine_open_on); last, so
 	 * that it can grow */
 	struct nvs_aio_stats aio;

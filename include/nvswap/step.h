@@ -33,6 +33,7 @@ struct nvs_step_io {
 	uint64_t read_bytes, written_bytes;
 	uint64_t hits, misses;	   /* tensors or tiles that were in the pool, or not, when needed */
 	uint64_t stalls, stall_ns; /* waits for the drive or for room, and their time */
+	uint64_t drive_written_bytes; /* written to the drives meanwhile: see nvs_engine_stats */
 };
 
 /*

@@ -23,6 +23,7 @@ class StepIO(TypedDict):
     misses: int
     stalls: int
     stall_ns: int
+    drive_written_bytes: int
 
 
 class StepResult(TypedDict):

@@ -487,6 +487,10 @@ def steps_are_measured(directory):
                         pass
         assert io["hits"] + io["misses"] == 10 and io["wall_ns"] > 0
         raises(nvswap.Error, engine.step_end, errno.EBUSY)
+        with engine.step() as io:
+            engine.store_from({"t0": numpy.ones(200000, numpy.float32)})
+        assert io["written_bytes"] == 800000 <= io["drive_written_bytes"] < 810000
+        assert engine.stats()["drive_written_bytes"] >= 11 * 800000
         assert engine.stats()["tensors"] == 10 and engine.stats()["pool"]["bytes"] > 0
 
 

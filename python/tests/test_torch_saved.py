@@ -112,6 +112,26 @@ def gradients_are_those_of_memory_to_the_bit(directory):
 
 
 @promise
+def what_is_written_counts_towards_the_write_budget_of_the_path(directory):
+    config = settings(directory)
+    config["nvswap"] = {**config.get("nvswap", {}), "write_budget": "10G"}
+    counted = 0
+    for _ in range(2):
+        saved = nvswap.torch.saved_on_nvme(config, memory=0, smallest=KIB)
+        gradients(model(), within(saved))
+        saved.close()
+        assert os.listdir(directory) == ["nvswap"] and os.listdir(directory + "/nvswap") == ["written"]
+        with open(directory + "/nvswap/written", encoding="ascii") as file:
+            before, counted = counted, int(file.read().split()[0])
+        assert before + saved.written <= counted < before + 2 * saved.written, (before, saved.written, counted)
+    with open(directory + "/nvswap/written", "w", encoding="ascii") as file:
+        file.write(f"{10 << 30:020} bytes written\n")
+    saved = nvswap.torch.saved_on_nvme(config, memory=0, smallest=KIB)
+    error = raises(nvswap.Error, lambda: gradients(model(), within(saved)), errno.EDQUOT)
+    assert "nvswap.write_budget is 10 GiB" in str(error), error
+
+
+@promise
 def memory_holds_the_newest_up_to_the_budget(directory):
     memory = 600 * KIB
     saved, most = nvswap.torch.saved_on_nvme(directory, memory=memory, smallest=KIB), []

@@ -36,6 +36,9 @@ struct file_member {
 int file_create(struct nvs_aio *aio, const struct file_member *members, unsigned n, uint64_t stripe,
 		bool writable, bool padded, struct nvs_file **file, struct nvs_error *error);
 
+/* Bytes that completed I/Os have written to the file's member, with retries and padding. */
+uint64_t file_written(const struct nvs_file *file, unsigned member);
+
 /* Fills in direct_fd and dio of a member with an open fd; falls back to buffered I/O. */
 int file_member_probe(struct file_member *member, bool writable, bool buffered);
 

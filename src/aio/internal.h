@@ -55,7 +55,8 @@ struct nvs_file {
 	unsigned nmembers;
 	uint64_t stripe; /* 0: none, the members lie behind one another */
 	bool writable, padded, direct;
-	bool units; /* NVS_FILE_UNITS: writes are multiples of offset_align */
+	bool units;			 /* NVS_FILE_UNITS: writes are multiples of offset_align */
+	uint64_t written[NVS_PATHS_MAX]; /* bytes of completed writes, by member; atomic */
 	/* The strictest alignment of all members; 1 for buffered I/O. */
 	uint32_t offset_align, mem_align;
 	/* Writes of partial units go through the page cache. */
@@ -78,6 +79,7 @@ struct piece {
 	uint32_t skip;			 /* bytes of a whole-unit read before the useful ones */
 	uint32_t done;			 /* bytes completed before the last resubmission */
 	uint32_t align;			 /* granularity at which a short I/O can resume */
+	unsigned member;		 /* of the file, with the I/O's bytes */
 	int bounce;			 /* bounce buffer slot; -1: none */
 	enum transfer_priority priority; /* of the transfer, when the piece was claimed */
 	int status;

@@ -46,6 +46,12 @@ struct place file_place(const struct nvs_file *file, uint64_t offset)
 			      .nbytes = file->stripe - within};
 }
 
+uint64_t file_written(const struct nvs_file *file, unsigned member)
+{
+	assert(member < file->nmembers);
+	return __atomic_load_n(&file->written[member], __ATOMIC_RELAXED);
+}
+
 void file_check(const struct nvs_file *file)
 {
 	if (!STATE_CHECKS)

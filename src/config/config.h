@@ -94,8 +94,9 @@ struct nvs_config {
 	bool scrub;	/* read what is on the drive alone, and compare checksums, while idle */
 	bool rollback;	/* a kept store whose last commit is lost opens as of the one before */
 	uint32_t rank;	/* the store below nvme_path: rank<N>, the optimizer's rank<N>-optimizer */
-	char rank_variable[64];	       /* environment variable with the rank; "": `rank` is set */
-	uint64_t stripe_size;	       /* bytes; 0: one block_size. Matters with several paths */
+	char rank_variable[64]; /* environment variable with the rank; "": `rank` is set */
+	uint64_t stripe_size;	/* bytes; 0: one block_size. Matters with several paths */
+	uint64_t write_budget;	/* bytes that all runs may write below each path; 0: any number */
 	uint64_t optimizer_max_in_cpu; /* elements whose state stays in memory between steps */
 	enum nvs_optimizer_state optimizer_state; /* its format; NVS_STATE_FP32 */
 	uint32_t optimizer_threads;    /* compute threads; 0: one per core near the drive */

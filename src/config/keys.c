@@ -20,6 +20,7 @@
 #define SUB_GROUP_MAX ((uint64_t)1 << 56)
 #define BUFFERS_MAX   ((uint64_t)1 << 20)
 #define STRIPE_MAX    ((uint64_t)1 << 40)
+#define BUDGET_MAX    ((uint64_t)1 << 60)
 #define THREADS_MAX   1024
 #define POWER_MAX     127 /* power of two that a float can represent */
 
@@ -245,6 +246,10 @@ const struct config_key config_keys[] = {
 	 AT(offload[NVS_OFFLOAD_OPTIMIZER])},
 	WHOLE(NVSWAP, "stripe_size", 64, stripe_size, 0, 0, STRIPE_MAX, 512,
 	      "bytes per stripe; 0: block_size or, in a kept store, its own"),
+	{KEY(NVSWAP, "write_budget", U64,
+	     "bytes that all runs with this key may write below each path: a warning at nine "
+	     "tenths, and no run starts beyond; 0: any number"),
+	 AT(write_budget), .suffix = true, .default_text = "0", .max = BUDGET_MAX},
 	WHOLE(NVSWAP, "optimizer_max_in_cpu", 64, optimizer_max_in_cpu, 0, 0, ELEMENTS_MAX, 0,
 	      "elements whose optimizer state stays in the pool between steps"),
 	WHOLE(NVSWAP, "optimizer_threads", 32, optimizer_threads, 0, 0, THREADS_MAX, 0,
@@ -360,6 +365,9 @@ const char *config_key_allows(const struct config_key *key, char text[160])
 		if (key->multiple_of)
 			snprintf(text + used, 160 - (size_t)used, ", a multiple of %llu",
 				 (unsigned long long)key->multiple_of);
+		if (key->suffix)
+			snprintf(text + used, 160 - (size_t)used,
+				 ", or a string such as \"50T\", of units of 1024");
 		return text;
 	case KEY_CHOICE: /* "a", "b" or "c" */
 		for (unsigned i = 0; i < key->choices->n; i++)

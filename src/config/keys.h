@@ -58,6 +58,7 @@ struct config_key {
 	const struct config_choices *choices;
 	uint32_t place;			/* offset in struct nvs_config */
 	uint64_t min, max, multiple_of; /* of whole numbers; multiple_of 0: any */
+	bool suffix;			/* the file may give it as a string like "50T" */
 	double real_max;		/* of real numbers */
 	uint64_t whole;			/* default of a whole number, bool or enum */
 	double real, second;		/* default of a real number; second: of beta2 */

@@ -6,9 +6,11 @@
 #include "config/reader.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -97,6 +99,24 @@ static const struct json_value *as_number(const struct config_key *key,
 	return at == value->string + value->length ? number : NULL;
 }
 
+bool reader_with_suffix(const char *text, uint64_t *number)
+{
+	size_t digits = strspn(text, "0123456789");
+	static const char letters[] = "kmgt";
+	const char *letter;
+	unsigned bits;
+
+	if (!digits || digits > 18 || !text[digits] || text[digits + 1])
+		return false;
+	letter = strchr(letters, tolower((unsigned char)text[digits]));
+	if (!letter)
+		return false;
+	bits = 10 * (unsigned)(letter - letters + 1);
+	*number = strtoull(text, NULL, 10);
+	*number = *number > UINT64_MAX >> bits ? UINT64_MAX : *number << bits;
+	return true;
+}
+
 static int read_whole(struct reader *r, const struct config_key *key,
 		      const struct json_value *value, const char *name)
 {
@@ -104,6 +124,9 @@ static int read_whole(struct reader *r, const struct config_key *key,
 	const struct json_value *number = as_number(key, value, &text);
 	uint64_t whole;
 
+	if (key->suffix && value->type == JSON_STRING && strlen(value->string) == value->length &&
+	    reader_with_suffix(value->string, &whole))
+		return store_whole(r, key, value, name, whole);
 	if (!number)
 		return refuse_value(r, key, value, name, "");
 	switch (json_read_whole(number, &whole)) {

@@ -91,22 +91,6 @@ static bool is_numbered_choice(const struct config_key *key)
 	return key->type == KEY_CHOICE && key->choices->numbered;
 }
 
-/*
- * Returns the number of bits of the suffix in "4k", "1M" or "2G": digits and a letter; 0: no
- * suffix.
- */
-static unsigned suffix_bits(const char *value)
-{
-	size_t digits = strspn(value, "0123456789");
-	static const char letters[] = "kmgt";
-	const char *letter;
-
-	if (!digits || digits > 18 || !value[digits] || value[digits + 1])
-		return 0;
-	letter = strchr(letters, tolower((unsigned char)value[digits]));
-	return letter ? 10 * (unsigned)(letter - letters + 1) : 0;
-}
-
 static char *quoted(const char *value)
 {
 	char *text = NULL;
@@ -172,7 +156,7 @@ int nvs_config_set(struct nvs_config *config, const char *key, const char *value
 	struct reader r = {.from_call = true, .file = key, .error = error};
 	struct json_document *document = NULL;
 	const struct config_key *setting = find_setting(config, key, error);
-	unsigned bits;
+	uint64_t number;
 	char *text;
 	int result;
 
@@ -198,13 +182,8 @@ int nvs_config_set(struct nvs_config *config, const char *key, const char *value
 	if (!text_is_utf8(value))
 		return error_about(error, -EINVAL, key, 0, 0, "the value of %.200s is not UTF-8",
 				   key);
-	bits = is_whole(setting) ? suffix_bits(value) : 0;
-	if (bits) {
-		uint64_t number = strtoull(value, NULL, 10);
-
-		return set_number(config, setting, key,
-				  number > UINT64_MAX >> bits ? UINT64_MAX : number << bits, error);
-	}
+	if (is_whole(setting) && reader_with_suffix(value, &number))
+		return set_number(config, setting, key, number, error);
 	text = is_json(setting, value) ? strdup(value) : quoted(value);
 	if (!text)
 		return error_about(error, -ENOMEM, key, 0, 0, "out of memory for %.200s", key);

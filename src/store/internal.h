@@ -6,8 +6,8 @@
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	bytes: disk label manifest
- *	member: member lock names owner device_area label_io device directory member/open space
- *	store: slots check sources reserve commit identity open files
+ *	member: member lock names owner count device_area label_io device directory member/open space
+ *	store: slots check budget sources reserve commit identity open files
  *	inspect: read inspect/open describe find verify remove repair
  */
 #ifndef STORE_INTERNAL_H
@@ -35,6 +35,18 @@ enum commit_phase {
 	COMMIT_SYNC_MANIFEST,
 	COMMIT_WRITE_LABEL, /* and make it durable, and mark the manifest */
 	COMMIT_TAKE_BACK,   /* the label is written as it was, because writing it has failed */
+};
+
+/* The write budget of a path. */
+struct budget_share {
+	uint64_t counted; /* bytes of this run in the path's file `written`, ahead of the writes */
+	uint64_t next;	  /* so many bytes written, and more is to be added; atomic */
+};
+
+struct budget {
+	uint64_t limit; /* bytes; 0: none */
+	bool warned, failed;
+	struct budget_share shares[NVS_PATHS_MAX]; /* by member */
 };
 
 struct store {
@@ -65,6 +77,8 @@ struct store {
 	const char *no_commits;		 /* why no commit is possible any more; or NULL */
 	bool damaged;			 /* a copy of a label must be written anew */
 	bool unsettled; /* under the lock: the drive may name either of two manifests */
+
+	struct budget budget; /* of the thread that opens, counts or closes */
 };
 
 /* ---- sources.c: files of others ---- */
@@ -96,6 +110,16 @@ void store_commit_check(const struct store *store);
 /* Of the entries of a commit; `size` is store_bytes(). */
 void store_entries_check(const struct store *store, uint64_t size,
 			 const struct store_entry *entries, size_t n);
+
+/* ---- budget.c ---- */
+/*
+ * Refuses to start where a path has had `limit` bytes, -EDQUOT, and counts ahead what this run will
+ * write. 0: no limit. -EOPNOTSUPP: a member is a block device. -EUCLEAN: the count is no count. -EBUSY,
+ * and errors of the drive.
+ */
+int budget_open(struct store *store, uint64_t limit, struct nvs_error *error);
+/* Makes the counts those of what was written. */
+void budget_close(struct store *store);
 
 /* ---- reserve.c ---- */
 /* -EROFS */

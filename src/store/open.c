@@ -141,6 +141,8 @@ int store_open(struct store **out, struct nvs_aio *aio, const struct store_optio
 	rc = open_members(store, options, error);
 	if (!rc)
 		rc = store_identify(store, options, &found, error);
+	if (!rc && !store->read_only)
+		rc = budget_open(store, options->write_budget, error);
 	for (unsigned i = 0; i < store->nmembers && !rc; i++) {
 		struct member *member = &store->members[i];
 
@@ -178,6 +180,7 @@ void store_close(struct store *store)
 	assert(!store->extents || store->file);
 	if (store->extents)
 		store_check(store);
+	budget_close(store);
 	/* While the locks are held, so that the next owner finds nothing half removed. */
 	for (unsigned i = 0; i < store->nmembers; i++)
 		member_dispose(&store->members[i], &store->log);

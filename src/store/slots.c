@@ -386,6 +386,7 @@ int slots_write(struct slots *slots, const uint8_t *bytes, uint64_t nbytes, stru
 		struct slot *slot = &slots->slot[i];
 
 		rc = disk_write(slot->fd, slot->path, bytes, nbytes, slot->base, error);
+		disk_count(&slots->written, nbytes);
 		slot->generation = rc ? 0 : header.generation;
 		slot->committed = false;
 		slot->why[0] = 0;
@@ -448,6 +449,7 @@ void slots_mark(struct slots *slots, const struct manifest_header *header,
 		if (slot->generation != header->generation || slot->why[0] || slot->committed)
 			continue;
 		rc = disk_write(slot->fd, slot->path, bytes, sizeof(bytes), slot->base, &error);
+		disk_count(&slots->written, sizeof(bytes));
 		if (!rc)
 			rc = disk_sync(slot->fd, slot->path, &error);
 		slot->committed = !rc;

@@ -30,6 +30,7 @@ struct slots {
 	bool damaged;	 /* a copy of it must be written anew */
 	uint64_t highest; /* number of any manifest there, also of commits that were cut off */
 	uint64_t last;	  /* number of the last commit that the label, or a manifest, proves */
+	uint64_t written; /* bytes of all manifests; atomic */
 };
 
 /*

@@ -26,6 +26,7 @@ struct store_options {
 	 * store, its own */
 	uint64_t stripe_size;
 	bool keep;
+	uint64_t write_budget;	   /* bytes that all runs may write below each path; 0: any */
 	bool read_only;		   /* a kept store; nothing is written, and readers share it */
 	bool rollback;		   /* where the last commit is lost, the one before it will do */
 	const struct nvs_log *log; /* must outlive the store */
@@ -76,6 +77,14 @@ uint32_t store_unit(
 uint64_t store_bytes(const struct store *store); /* reserved on the drives; 0 of files of others */
 bool store_direct(const struct store *store);
 const char *store_path(const struct store *store); /* of the first member, for messages */
+/*
+ * Bytes that the drives were given since the store was opened: data with padding and retries,
+ * labels and manifests. 0 in host memory. Any thread may call it.
+ */
+uint64_t store_written(const struct store *store);
+/* Whether store_budget_count is to be called, which replaces a small file, by one thread at a time. */
+bool store_budget_due(const struct store *store);
+void store_budget_count(struct store *store);
 
 /*
  * Reserves an extent (rounded up to the unit) and its space on the drives for each of

@@ -161,6 +161,7 @@ static int open_store(struct nvs_engine *engine, const struct nvs_config *config
 		.optimizer = block == NVS_OFFLOAD_OPTIMIZER,
 		.stripe_size = config->stripe_size,
 		.keep = config->keep,
+		.write_budget = config->write_budget,
 		.read_only = config->read_only,
 		.rollback = config->rollback,
 		.log = &engine->store_log,
@@ -503,6 +504,7 @@ int nvs_engine_get_stats(struct nvs_engine *engine, struct nvs_engine_stats *sta
 	full.tensors = engine->nregistered;
 	full.tensor_bytes = engine->tensor_bytes;
 	full.store_bytes = store_bytes(engine->store);
+	full.drive_written_bytes = store_written(engine->store);
 	full.swapped_in = engine->moves.swapped[NVS_READ];
 	full.swapped_out = engine->moves.swapped[NVS_WRITE];
 	full.transfers = engine->moves.transfers;

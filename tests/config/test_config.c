@@ -438,7 +438,7 @@ TEST(whole_numbers_are_accepted_up_to_their_bounds)
 		refuse_value(key, "18446744073709551616", "too large");
 		refuse_value(key, "1e999999999999999999999", "too large");
 	}
-	assert_int_equal(tried, 26);
+	assert_int_equal(tried, 27);
 }
 
 TEST(bounds_are_those_of_the_header)
@@ -456,6 +456,24 @@ TEST(bounds_are_those_of_the_header)
 	REFUSED("{\"zero_optimization\": {\"sub_group_size\": 0}}", 1, NULL, "from 1 to");
 	REFUSED("{\"nvswap\": {\"rank\": 4294967296}}", 1, "nvswap.rank", "from 0 to 4294967295");
 	REFUSED("{\"nvswap\": {\"stripe_size\": 1000}}", 1, NULL, "a multiple of 512");
+}
+
+TEST(a_write_budget_is_bytes_or_a_text_in_units_of_1024)
+{
+	accepted("{\"nvswap\": {\"write_budget\": 5e13}}");
+	assert_int_equal(config.write_budget, UINT64_C(50000000000000));
+	accepted("{\"nvswap\": {\"write_budget\": \"50T\"}}");
+	assert_int_equal(config.write_budget, UINT64_C(50) << 40);
+	accepted("{\"nvswap\": {\"write_budget\": \"512m\"}}");
+	assert_int_equal(config.write_budget, UINT64_C(512) << 20);
+	REFUSED("{\"nvswap\": {\"write_budget\": \"50TB\"}}", 1, "nvswap.write_budget",
+		"or a string such as \"50T\", of units of 1024");
+	REFUSED("{\"nvswap\": {\"write_budget\": \"50\"}}", 1, NULL, "such as \"50T\"");
+	REFUSED("{\"nvswap\": {\"write_budget\": \"50T\\u0000\"}}", 1, NULL, "such as");
+	REFUSED("{\"nvswap\": {\"write_budget\": \"-1T\"}}", 1, NULL, "such as");
+	REFUSED("{\"nvswap\": {\"write_budget\": \"2000000T\"}}", 1, NULL, "too large");
+	/* Of other keys, texts stay errors. */
+	REFUSED("{\"nvswap\": {\"stripe_size\": \"1M\"}}", 1, NULL, "a whole number");
 }
 
 TEST(a_value_of_another_type_is_refused)

@@ -33,9 +33,12 @@ class _Moved:
 
     def __init__(self) -> None:
         self.steps = self.nbytes_read = self.nbytes_written = self.io_ns = self.hidden_ns = self.stall_ns = 0
+        self.nbytes_to_drive = self.step_nbytes_to_drive = 0
 
-    def add_step(self, io: StepIO) -> None:
+    def add_step(self, io: StepIO, nbytes_to_drive: int) -> None:
         self.steps += 1
+        self.nbytes_to_drive = nbytes_to_drive
+        self.step_nbytes_to_drive += io["drive_written_bytes"]
         self.nbytes_read += io["read_bytes"]
         self.nbytes_written += io["written_bytes"]
         self.io_ns += io["io_ns"]
@@ -45,6 +48,7 @@ class _Moved:
     def add_engine(self, stats: Dict[str, Any]) -> None:
         self.nbytes_read += stats["swapped_in"]
         self.nbytes_written += stats["swapped_out"]
+        self.nbytes_to_drive += stats["drive_written_bytes"]
         self.io_ns += stats["busy_ns"]
 
     def line(self) -> str:
@@ -55,6 +59,9 @@ class _Moved:
         if self.steps and self.io_ns:
             text += (f"; in {self.steps} steps, {100 * self.hidden_ns / self.io_ns:.0f} % of it hidden behind "
                      f"computation, {self.stall_ns / 1e9:.1f} s waited for")
+        text += f"; the drive was given {_size(self.nbytes_to_drive)}"
+        if self.steps:
+            text += f", {_size(self.step_nbytes_to_drive / self.steps)} in each step"
         return text
 
 
@@ -66,10 +73,11 @@ def report_fill(what: str, nbytes: int, total: Optional[int] = None) -> None:
         _log(f"{what}: {_size(nbytes)}{'' if total is None else f' of {_size(total)}'} in the store")
 
 
-def record_step(what: str, io: StepIO) -> None:
-    """Counts a step, and logs of the first one of parameters that it has learned the order of reads."""
+def record_step(what: str, io: StepIO, stats: Dict[str, Any]) -> None:
+    """Counts a step, and logs of the first one of parameters that it has learned the order of reads. The statistics are
+    those of the engine or optimizer after it."""
     moved = _moved.setdefault(what, _Moved())
-    moved.add_step(io)
+    moved.add_step(io, stats["drive_written_bytes"])
     if what == PARAMETERS and moved.steps == 1:
         _log(f"{what}: the first step took {io['wall_ns'] / 1e9:.1f} s and learned the order of its "
              f"{io['hits'] + io['misses']} reads; from the next on they are read ahead")

@@ -57,6 +57,15 @@ def settings_of(config: Any, largest: int = 1) -> Config:
     return own
 
 
+def _share_count(path: str, own: str) -> None:
+    """Has a store in the directory of its own count towards the write budget of the path."""
+    counts = [os.path.join(each, "nvswap", "written") for each in (path, own)]
+    for count in counts:
+        os.makedirs(os.path.dirname(count), 0o700, exist_ok=True)
+    os.close(os.open(counts[0], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    os.link(*counts)
+
+
 @contextlib.contextmanager
 def place_of_its_own(config: Config, block: str) -> Iterator[None]:
     """What is opened with the configuration has a directory of its own below each path, which goes with the
@@ -72,6 +81,8 @@ def place_of_its_own(config: Config, block: str) -> Iterator[None]:
                 own.append(tempfile.mkdtemp(prefix="nvswap-", dir=path))
                 # NFS and FUSE keep a name of each file that is open.
                 stack.callback(shutil.rmtree, own[-1], ignore_errors=True)
+                if config["nvswap.write_budget"]:
+                    _share_count(path, own[-1])
             config.set_paths(block, own)
         except OSError as error:
             if isinstance(error, Error):

@@ -19,8 +19,10 @@ def said(config, **settings):
 @promise
 def the_first_rank_tells_at_its_end_what_was_moved(directory):
     moved = r"\d+\.\d MiB read and \d+\.\d MiB written in \d+\.\d s of I/O, \d+\.\d [MG]iB/s"
-    steps = r"; in [5-6] steps, \d+ % of it hidden behind computation, \d+\.\d s waited for"
-    for depth, end in (("step", steps), ("swappers", "")):
+    drive = r"; the drive was given [1-9]\d*\.\d MiB"
+    steps = (r"; in [5-6] steps, \d+ % of it hidden behind computation, \d+\.\d s waited for" + drive +
+             r", \d+\.\d MiB in each step")
+    for depth, end in (("step", steps), ("swappers", drive)):
         first, other = said(configuration(directory, depth=depth))
         assert other == []
         assert len(first) == 3, first

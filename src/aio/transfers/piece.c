@@ -159,6 +159,7 @@ bool piece_cut(struct worker *worker, struct transfer *transfer, struct piece *p
 		.position = position,
 		.user = (char *)transfer->data + transfer->state.claimed,
 		.bounce = -1,
+		.member = (unsigned)(place.member - file->members),
 		.priority = transfer->priority,
 	};
 
@@ -240,6 +241,7 @@ void piece_check(const struct worker *worker, const struct piece *piece)
 	assert(io->offset % piece->align == 0 && io->nbytes % piece->align == 0);
 	assert(piece->useful && piece->position >= transfer->offset);
 	assert(piece->position + piece->useful <= transfer->offset + transfer->nbytes);
+	assert(piece->member < transfer->file->nmembers);
 	assert(piece->user == (char *)transfer->data + (piece->position - transfer->offset));
 	/* The memory under DMA is the caller's useful bytes, or the piece's own bounce slot. */
 	if (piece->bounce < 0) {

@@ -218,6 +218,9 @@ static void reap_completions(struct worker *worker, unsigned min, struct nvs_tra
 		worker->ios_done[direction]++;
 		if (piece->bounce >= 0)
 			worker->bounced_bytes += nbytes;
+		if (piece->io.write)
+			__atomic_fetch_add(&piece->transfer->file->written[piece->member], nbytes,
+					   __ATOMIC_RELAXED);
 		/* For a resubmitted I/O, slat and clat are of the last submission; lat counts from
 		 * the first. */
 		latency_add(&latency[NVS_SLAT], piece->taken_ns - piece->handed_ns);

@@ -31,6 +31,7 @@ struct place {
 struct forecast {
 	double space;	       /* bytes on all paths together */
 	double bytes[2];       /* by enum nvs_direction, in all */
+	double pass_written;   /* bytes written in each step or loop */
 	const char *bytes_are; /* "exact", "about", "at most" or "at least" */
 	double seconds;	       /* of ramp and measuring; 0: not known */
 	struct place places[NVS_PATHS_MAX];
@@ -156,6 +157,7 @@ static int forecast_job(const struct bench_job *job, struct forecast *forecast,
 	loops += (double)options->ramp_loops + (pass_s > 0 ? ramp / pass_s : 0);
 	for (int d = NVS_READ; d <= NVS_WRITE; d++)
 		forecast->bytes[d] = around[d] + loops * pass[d];
+	forecast->pass_written = pass[NVS_WRITE];
 
 	if (setting_device(job->config, job->block) != NVS_DEVICE_NVME)
 		return 0;
@@ -239,6 +241,7 @@ void forecast_text(FILE *file, const struct bench_plan *plan)
 		const struct bench_job *job = &plan->jobs[i];
 		int rc = forecast_job(job, &forecast, NULL); /* said by forecast_space */
 		bool exact = !strcmp(forecast.bytes_are, "exact");
+		bool steps = job->options.rw == RW_STEP || job->options.rw == RW_PARAMS;
 
 		print_visible(file, job->name);
 		fprintf(file, ": rw=%s", bench_rw_name(job->options.rw));
@@ -258,9 +261,13 @@ void forecast_text(FILE *file, const struct bench_plan *plan)
 		}
 		for (int d = NVS_WRITE; d >= NVS_READ; d--) {
 			all[d] += forecast.bytes[d];
-			fprintf(file, "  %-7s: %s%s%s\n", d == NVS_WRITE ? "written" : "read",
+			fprintf(file, "  %-7s: %s%s%s", d == NVS_WRITE ? "written" : "read",
 				exact ? "" : forecast.bytes_are, exact ? "" : " ",
 				SIZE(forecast.bytes[d]));
+			if (d == NVS_WRITE && forecast.pass_written > 0)
+				fprintf(file, ", %s of it in each %s", SIZE(forecast.pass_written),
+					steps ? "step" : "loop");
+			fputc('\n', file);
 		}
 		if (forecast.seconds > 0)
 			fprintf(file, "  time   : about %.1f s, without filling\n",
@@ -299,6 +306,7 @@ void forecast_json(FILE *file, const struct bench_plan *plan)
 		}
 		json_close_list(&json);
 		json_count(&json, "write_bytes", whole(forecast.bytes[NVS_WRITE]));
+		json_count(&json, "loop_write_bytes", whole(forecast.pass_written));
 		json_count(&json, "read_bytes", whole(forecast.bytes[NVS_READ]));
 		json_text(&json, "bytes_are", forecast.bytes_are);
 		if (forecast.seconds > 0)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads the files of each result, which may come from anywhere: numbers that are negative, infinite
- * or no numbers are refused. Matches their jobs to the base's, and tells changes from noise by
+ * Reads the files of each result. Matches their jobs to the base's, and tells changes from noise by
  * Welch's interval of the ratio of two means, on logarithms, so that swapping base and other gives
  * the inverse.
  */
@@ -17,11 +16,10 @@
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/compare/compare.h"
+#include "cli/results.h"
 
-#define GIB	   (1u << 30)
-#define MIB	   (1u << 20)
-#define TEXT_MAX   ((size_t)64 << 20)
-#define MEMORY_MAX ((size_t)1 << 30)
+#define GIB (1u << 30)
+#define MIB (1u << 20)
 /* fio and nvswap sample rates each half second. */
 #define SAMPLE_MS 500
 /*
@@ -45,113 +43,16 @@ const struct metric metrics[METRICS] = {
 	{"cpu / GiB", "ms", "cpu_ms_per_gib", 1, NULL, NULL, NULL},
 };
 
-static int refuse_value(struct nvs_error *error, const char *path, const struct json_value *at,
-			const char *what)
-{
-	char label[208];
-
-	error_set(error, -EINVAL, "%s:%u:%u: %s", json_file_label(path, label), at->place.line,
-		  at->place.column, what);
-	return -EINVAL;
-}
-
-/*
- * Blanks all but the lines from the first that begins with { to the last that begins with }. Of
- * several documents (--status-interval) the last is kept: a line that begins with { after one of }.
- */
-static void blank_surroundings(char *text)
-{
-	char *begin = NULL, *end = NULL;
-
-	for (char *line = text; line; line = strchr(line, '\n')) {
-		line += *line == '\n';
-		if (*line == '{' && (!begin || (end && (*end == '\n' || !*end)))) {
-			begin = line;
-			end = NULL;
-		} else if (*line == '}' && begin) {
-			end = line + 1;
-		}
-	}
-	for (char *c = text; begin && *c; c++)
-		if (*c != '\n' && (c < begin || (end && c >= end)))
-			*c = ' ';
-}
-
-/*
- * Reads the list of jobs, which is not empty, from the JSON that `nvswap bench` or fio wrote. Skips
- * lines around the document: fio's warnings, output in other formats. The jobs need the text, *keep.
- */
-static int read_results(const char *path, char **keep, const struct json_value **jobs,
-			struct nvs_error *error)
-{
-	FILE *file = fopen(path, "re");
-	char *text = NULL, *grown = NULL, label[208];
-	size_t n = 0, room = 0, got = 1;
-	const char *why = NULL;
-	struct json_document *document = NULL;
-	const struct json_value *root;
-	int rc;
-
-	/* There is room for a NUL behind the text. */
-	while (file && got && n <= TEXT_MAX && (grown = array_room(text, n, &room, 1))) {
-		text = grown;
-		got = fread(text + n, 1, room - n, file);
-		n += got;
-	}
-	rc = !file || !grown || ferror(file) ? -errno : 0;
-	*keep = text;
-	if (file)
-		fclose(file);
-	if (n > TEXT_MAX)
-		why = "it has more than 64 MiB";
-	else if (text && memchr(text, '\0', n))
-		why = "it is no text";
-	if (why || rc || !text) {
-		error_set(error, rc ? rc : -EINVAL, "%s can't be read: %s",
-			  json_file_label(path, label), why ? why : nvs_strerror(rc));
-		return rc ? rc : -EINVAL;
-	}
-	text[n] = '\0';
-	blank_surroundings(text);
-	rc = json_parse(&document, text, n, path, MEMORY_MAX, error);
-	if (rc)
-		return rc;
-	root = json_root(document);
-	*jobs = json_member(root, "jobs");
-	if (!*jobs || (*jobs)->type != JSON_ARRAY || !(*jobs)->count)
-		return refuse_value(
-			error, path, *jobs ? *jobs : root,
-			"no results of nvswap bench or fio: it has no list of \"jobs\"");
-	return 0;
-}
-
 /* ---- Figures of a job ---- */
-
-/* 0 if missing, or after the first bad value. */
-static double number(const struct json_value *from, const char *member, const char *path,
-		     struct nvs_error *error)
-{
-	const struct json_value *found = error->code ? NULL : json_member(from, member);
-	double value = 0;
-
-	if (found && (found->type != JSON_NUMBER || json_read_real(found, &value) || value < 0)) {
-		refuse_value(error, path, found, "this must be a number, not below 0");
-		return 0;
-	}
-	return value;
-}
 
 static int read_figures(const struct json_value *job, const char *path,
 			struct estimate figures[METRICS], struct nvs_error *error)
 {
-	int code = (int)fmin(number(job, "error", path, error), 4096);
 	double bytes = 0, cpu_ms, own;
-	char failed[128];
+	int rc = result_check(job, path, error);
 
-	if (code) {
-		snprintf(failed, sizeof(failed), "this job failed: %s", nvs_strerror(-code));
-		return refuse_value(error, path, job, failed);
-	}
+	if (rc)
+		return rc;
 	for (unsigned i = 0; i < METRICS; i++) {
 		const struct metric *metric = &metrics[i];
 		const struct json_value *way = metric->direction
@@ -159,23 +60,23 @@ static int read_figures(const struct json_value *job, const char *path,
 						       : NULL;
 
 		if (way && (way->type != JSON_OBJECT || !json_member(way, "bw_bytes")))
-			return refuse_value(error, path, way,
-					    "no direction of a job of nvswap bench or fio 3: it "
-					    "has no \"bw_bytes\"");
+			return result_refuse(error, path, way,
+					     "no direction of a job of nvswap bench or fio 3: it "
+					     "has no \"bw_bytes\"");
 		/*
 		 * Only rates have a known noise, by their samples. With group_reporting fio counts
 		 * the samples of all jobs and adds up their means, but not their deviations.
 		 * Deviations at the same moment are taken for independent.
 		 */
 		if (metric->rate) {
-			double mean = number(way, metric->rate->mean, path, error);
-			double deviation = number(way, metric->rate->deviation, path, error);
-			double samples = number(way, metric->rate->samples, path, error);
-			double runtime_ms = number(way, "runtime", path, error);
+			double mean = result_number(way, metric->rate->mean, path, error);
+			double deviation = result_number(way, metric->rate->deviation, path, error);
+			double samples = result_number(way, metric->rate->samples, path, error);
+			double runtime_ms = result_number(way, "runtime", path, error);
 			double moments = fmin(samples, floor(runtime_ms / SAMPLE_MS) + 1);
 			double independent = moments / SAMPLES_PER_INDEPENDENT;
 
-			figures[i].value = number(way, metric->rate->value, path, error);
+			figures[i].value = result_number(way, metric->rate->value, path, error);
 			if (mean > 0 && independent >= 2) {
 				figures[i].error = deviation * sqrt(samples / moments) / mean /
 						   sqrt(independent);
@@ -183,16 +84,17 @@ static int read_figures(const struct json_value *job, const char *path,
 			}
 		}
 		if (metric->percentile)
-			figures[i].value =
-				number(json_member(json_member(way, "clat_ns"), "percentile"),
-				       metric->percentile, path, error);
+			figures[i].value = result_number(
+				json_member(json_member(way, "clat_ns"), "percentile"),
+				metric->percentile, path, error);
 	}
-	bytes = number(json_member(job, "read"), "io_bytes", path, error) +
-		number(json_member(job, "write"), "io_bytes", path, error);
-	cpu_ms = (number(job, "usr_cpu", path, error) + number(job, "sys_cpu", path, error)) / 100 *
-		 number(job, "job_runtime", path, error);
+	bytes = result_number(json_member(job, "read"), "io_bytes", path, error) +
+		result_number(json_member(job, "write"), "io_bytes", path, error);
+	cpu_ms = (result_number(job, "usr_cpu", path, error) +
+		  result_number(job, "sys_cpu", path, error)) /
+		 100 * result_number(job, "job_runtime", path, error);
 	/* nvswap's own figure excludes generating and comparing contents. */
-	own = number(json_member(job, "swap"), "cpu_ms_per_gib", path, error);
+	own = result_number(json_member(job, "swap"), "cpu_ms_per_gib", path, error);
 	figures[METRICS - 1].value = own > 0 ? own : bytes > 0 ? cpu_ms / (bytes / GIB) : 0;
 	return error->code;
 }
@@ -338,7 +240,7 @@ static int read_side(struct comparison *comparison, struct compare_side *side, c
 			say("%s: the list of files has an empty name", side->label);
 			return -EINVAL;
 		}
-		rc = read_results(path, &side->texts[side->nruns], &jobs, &error);
+		rc = results_read(path, &side->texts[side->nruns], &jobs, &error);
 		if (!rc && !comparison->base)
 			comparison->base = jobs;
 		if (!rc)

@@ -12,10 +12,14 @@
 
 struct values {
 	struct option_list paths;
+	uint64_t tbw, daily_writes;
+	const char *result;
 	struct report_options report;
 };
 
 static const char *const directory[] = {"directory", NULL};
+static const char *const excludes_daily_writes[] = {"daily-writes", NULL};
+static const char *const excludes_result[] = {"result", NULL};
 static const struct values defaults;
 
 static const struct option_spec options[] = {
@@ -25,6 +29,30 @@ static const struct option_spec options[] = {
 	 .offset = offsetof(struct values, paths),
 	 .aliases = directory,
 	 .help = "a directory, file or block device to examine; may be repeated"},
+	{.name = "tbw",
+	 .argument = "TB",
+	 .type = OPTION_COUNT,
+	 .offset = offsetof(struct values, tbw),
+	 .min = 1,
+	 .max = 1000000,
+	 .help = "terabytes (10^12 bytes) that the data sheet of each drive rates it for; without "
+		 "it, "
+		 "what was written and the percentage used tell the endurance"},
+	{.name = "result",
+	 .argument = "FILE",
+	 .type = OPTION_STRING,
+	 .offset = offsetof(struct values, result),
+	 .excludes = excludes_daily_writes,
+	 .help = "a JSON result of nvswap bench: says how many days the drives last at the rate at "
+		 "which its jobs write, spread evenly over the drives of all paths"},
+	{.name = "daily-writes",
+	 .argument = "SIZE",
+	 .type = OPTION_SIZE,
+	 .offset = offsetof(struct values, daily_writes),
+	 .min = 1,
+	 .max = 1ull << 60,
+	 .excludes = excludes_result,
+	 .help = "the same for a job that writes so many bytes in a day"},
 	REPORT_OPTIONS(offsetof(struct values, report)),
 };
 
@@ -79,6 +107,39 @@ static int examine_paths(struct report *report, const struct option_list *paths)
 	return examined < paths->n ? STATUS_FAILED : 0;
 }
 
+/* Reads the SMART logs, once for each drive. */
+static void examine_wear(struct report *report, double rated_bytes, double job_daily_bytes)
+{
+	const struct wear *known[NVS_PATHS_MAX * WEAR_DRIVES_MAX];
+	unsigned nknown = 0;
+
+	for (unsigned i = 0; i < report->npaths; i++) {
+		struct report_path *path = &report->paths[i];
+		char names[sizeof(path->info.device)], *rest = names, *name;
+
+		snprintf(names, sizeof(names), "%s", path->status ? "" : path->info.device);
+		while ((name = strsep(&rest, ",")) && *name && path->ndrives < WEAR_DRIVES_MAX) {
+			struct wear *wear = &path->drives[path->ndrives++];
+			unsigned at = 0;
+
+			snprintf(wear->device, sizeof(wear->device), "%s", name);
+			while (at < nknown && strcmp(known[at]->device, name) != 0)
+				at++;
+			if (at < nknown) {
+				*wear = *known[at];
+				continue;
+			}
+			smart_read(wear);
+			known[nknown++] = wear;
+		}
+	}
+	report->job_daily_bytes = nknown ? job_daily_bytes / nknown : 0;
+	for (unsigned i = 0; i < report->npaths; i++)
+		for (unsigned d = 0; d < report->paths[i].ndrives; d++)
+			wear_forecast(&report->paths[i].drives[d], rated_bytes,
+				      report->job_daily_bytes);
+}
+
 int cmd_info(int argc, char **argv)
 {
 	static struct report report;
@@ -86,17 +147,24 @@ int cmd_info(int argc, char **argv)
 	struct options_given given;
 	struct output output;
 	struct nvs_error error = {.size = sizeof(error)};
+	double daily;
 	int examined, status, closed,
 		rc = options_parse(&info_command, argc, argv, &values, &given);
 
 	if (rc)
 		return rc == OPTIONS_HELP ? options_help(&info_command) : STATUS_USAGE;
+	daily = (double)values.daily_writes;
+	if (values.result && wear_job_rate(values.result, &daily, &error)) {
+		say("%s", *error.text ? error.text : nvs_strerror(error.code));
+		return STATUS_USAGE;
+	}
 	report.machine.size = sizeof(report.machine);
 	if (nvs_machine_get_info(&report.machine, &error)) {
 		say("%s", error.text);
 		return STATUS_FAILED;
 	}
 	examined = examine_paths(&report, &values.paths);
+	examine_wear(&report, (double)values.tbw * 1e12, daily);
 	if (output_open(&output, values.report.output))
 		return STATUS_FAILED;
 	status = output_begin(&output);

@@ -9,6 +9,7 @@
 
 #include "base/json/write.h"
 #include "base/numbers.h"
+#include "cli/info/wear.h"
 #include "cli/options/options.h"
 #include "nvswap.h"
 
@@ -18,12 +19,15 @@ struct report {
 	struct nvs_machine_info machine;
 	struct nvs_advice machine_advice; /* used if no path could be examined */
 	unsigned npaths, nadvice;
+	double job_daily_bytes; /* on each drive; 0: not told */
 	struct report_path {
 		const char *asked;
 		int status; /* of nvs_path_get_info; if not 0, only `error` is set */
 		struct nvs_path_info info;
 		struct nvs_error error;
 		struct nvs_advice advice;
+		struct wear drives[WEAR_DRIVES_MAX];
+		unsigned ndrives;
 	} paths[NVS_PATHS_MAX];
 	/* Each line once: advice on the machine is the same for all paths. */
 	const char *advice[NVS_PATHS_MAX * COUNT_OF(((struct nvs_advice *)NULL)->line)];

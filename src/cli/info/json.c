@@ -3,6 +3,7 @@
  * The report of nvswap info as JSON. Members have the names of the public structures; unknown
  * numbers are null.
  */
+#include <math.h>
 #include <stdint.h>
 
 #include "cli/commands.h"
@@ -75,6 +76,34 @@ void info_json_path(struct json_writer *json, const struct nvs_path_info *path)
 	count_if(json, "numa_node", path->numa_node >= 0, (uint64_t)path->numa_node);
 }
 
+static void put_drives(struct json_writer *json, const struct report *report,
+		       const struct report_path *path)
+{
+	json_open_list(json, "drives");
+	for (unsigned i = 0; i < path->ndrives; i++) {
+		const struct wear *wear = &path->drives[i];
+		bool known = !*wear->why;
+
+		json_open_object(json, NULL);
+		json_text(json, "device", wear->device);
+		if (!known)
+			json_text(json, "smart_error", wear->why);
+		count_if(json, "percentage_used", known, wear->percent_used);
+		json_exact(json, "written_bytes", known ? wear->written_bytes : NAN);
+		json_exact(json, "power_on_hours", known ? wear->power_on_hours : NAN);
+		json_exact(json, "endurance_bytes",
+			   wear->endurance_bytes > 0 ? wear->endurance_bytes : NAN);
+		json_exact(json, "own_bytes_per_day",
+			   wear->own_daily_bytes > 0 ? wear->own_daily_bytes : NAN);
+		json_exact(json, "days_at_own_rate", wear->own_days);
+		json_exact(json, "job_bytes_per_day",
+			   report->job_daily_bytes > 0 ? report->job_daily_bytes : NAN);
+		json_exact(json, "days_at_job_rate", wear->job_days);
+		json_close_object(json);
+	}
+	json_close_list(json);
+}
+
 void info_json(FILE *out, const struct report *report)
 {
 	struct json_writer json = json_to(out, 4);
@@ -86,10 +115,12 @@ void info_json(FILE *out, const struct report *report)
 	for (unsigned i = 0; i < report->npaths; i++) {
 		json_open_object(&json, NULL);
 		json_text(&json, "path", report->paths[i].asked);
-		if (report->paths[i].status)
+		if (report->paths[i].status) {
 			json_text(&json, "error", report->paths[i].error.text);
-		else
+		} else {
 			info_json_path(&json, &report->paths[i].info);
+			put_drives(&json, report, &report->paths[i]);
+		}
 		json_close_object(&json);
 	}
 	json_close_list(&json);

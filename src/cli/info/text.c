@@ -2,6 +2,7 @@
 /*
  * The report of nvswap info as text: the facts with their units, then the advice.
  */
+#include <math.h>
 #include <stdint.h>
 
 #include "cli/commands.h"
@@ -110,6 +111,52 @@ static void print_path(FILE *out, const struct nvs_path_info *path)
 		fprintf(out, "  NUMA node            the only one or unknown\n");
 }
 
+/* Data sheets and SMART logs have decimal units. */
+static const char *decimal(double nbytes, char text[32])
+{
+	static const char *const units[] = {"bytes", "kB", "MB", "GB", "TB", "PB"};
+	unsigned unit = 0;
+
+	for (; nbytes >= 1000 && unit + 1 < COUNT_OF(units); unit++)
+		nbytes /= 1000;
+	snprintf(text, 32, "%.4g %s", nbytes, units[unit]);
+	return text;
+}
+
+static void print_days(FILE *out, const struct wear *wear, double days, const char *at,
+		       double daily_bytes)
+{
+	char text[32];
+
+	if (isnan(days))
+		return;
+	fprintf(out, "                       %s%.0f day%s left at %s, %s a day\n",
+		wear->rated ? "" : "about ", days, days >= 0.5 && days < 1.5 ? "" : "s", at,
+		decimal(daily_bytes, text));
+}
+
+static void print_wear(FILE *out, const struct report *report, const struct wear *wear)
+{
+	char label[80], a[32], b[32];
+
+	snprintf(label, sizeof(label), "wear of %s", wear->device);
+	if (*wear->why) {
+		print_named(out, label, wear->why);
+		return;
+	}
+	fprintf(out, "  %-20s %u %% of its endurance used by its own account, %s written", label,
+		wear->percent_used, decimal(wear->written_bytes, a));
+	if (wear->rated)
+		fprintf(out, " of %s", decimal(wear->endurance_bytes, b));
+	fprintf(out, ", powered on for %.0f days\n", floor(wear->power_on_hours / 24));
+	if (wear->endurance_bytes <= 0)
+		fprintf(out,
+			"                       how long it lasts is not known yet: --tbw tells "
+			"what it is rated for\n");
+	print_days(out, wear, wear->own_days, "its own rate so far", wear->own_daily_bytes);
+	print_days(out, wear, wear->job_days, "the job's rate", report->job_daily_bytes);
+}
+
 void info_text(FILE *out, const struct report *report)
 {
 	print_machine(out, &report->machine);
@@ -121,6 +168,8 @@ void info_text(FILE *out, const struct report *report)
 		fputs(path->status ? "\n  " : "\n", out);
 		if (!path->status) {
 			print_path(out, &path->info);
+			for (unsigned d = 0; d < path->ndrives; d++)
+				print_wear(out, report, &path->drives[d]);
 			continue;
 		}
 		print_visible(out, path->error.text);

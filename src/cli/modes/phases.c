@@ -52,6 +52,7 @@ static void count_step(struct step_figures *figures, const struct step_done *don
 	sum->hidden_ns += io->hidden_ns;
 	sum->read_bytes += io->read_bytes;
 	sum->written_bytes += io->written_bytes;
+	sum->drive_written_bytes += io->drive_written_bytes;
 	sum->hits += io->hits;
 	sum->misses += io->misses;
 	sum->stalls += io->stalls;

@@ -49,9 +49,9 @@ static const struct sum measured[] = {
 		LONGEST(first.wall_ns)
 #define OPENED_SUMS                                                                                \
 	SUM(engine.pool.bytes), SUM(engine.pool.locked), SUM(engine.pool.huge), SUM(pool_peak),    \
-		SUM(engine.store_bytes), SUM(engine.verify_errors), SUM(verify_errors),            \
-		MOST(first_ns), SUM(first_bytes), SUM(verified_bytes),                             \
-		MOST(engine.pool.largest_free)
+		SUM(engine.store_bytes), SUM(engine.drive_written_bytes),                          \
+		SUM(engine.verify_errors), SUM(verify_errors), MOST(first_ns), SUM(first_bytes),   \
+		SUM(verified_bytes), MOST(engine.pool.largest_free)
 static const struct sum step_sums[] = {STEP_SUMS}, opened[] = {OPENED_SUMS};
 
 static uint64_t merged(int how, uint64_t a, uint64_t b)

@@ -135,7 +135,8 @@ static const char keys_of_step[] =
 	"gradient_clipping fp16 { enabled loss_scale initial_scale_power loss_scale_window "
 	"hysteresis consecutive_hysteresis min_loss_scale } bf16 { enabled } "
 	"data_types { grad_accum_dtype } ";
-static const char keys_of_nvswap[] = "nvswap { ioengine io_timeout_ms verify keep rank stripe_size";
+static const char keys_of_nvswap[] = "nvswap { ioengine io_timeout_ms verify keep rank stripe_size "
+				     "write_budget";
 
 static void put_config(struct json_writer *json, const struct bench_job *job)
 {
@@ -334,6 +335,8 @@ static void put_steps(struct json_writer *json, const struct report_group *group
 	json_real(json, "stalls", per_step(group, sum->stalls));
 	json_real(json, "hits", per_step(group, sum->hits));
 	json_real(json, "misses", per_step(group, sum->misses));
+	json_count(json, "drive_written_bytes",
+		   (uint64_t)per_step(group, sum->drive_written_bytes));
 	json_count(json, "first_wall_ns", steps->first.wall_ns);
 	json_count(json, "first_read_bytes", steps->first.read_bytes);
 	json_count(json, "first_written_bytes", steps->first.written_bytes);
@@ -432,6 +435,7 @@ static void put_own(struct json_writer *json, const struct report_group *group)
 	json_count(json, "retries", aio->retries);
 	json_count(json, "read_bytes", aio->io[NVS_READ].bytes);
 	json_count(json, "write_bytes", aio->io[NVS_WRITE].bytes);
+	json_count(json, "drive_written_bytes", result->engine.drive_written_bytes);
 	json_count(json, "registered_bytes", aio->registered_bytes);
 	json_count(json, "bounced_bytes", aio->bounced_bytes);
 	json_close_object(json);

@@ -117,6 +117,9 @@ static void print_steps(FILE *file, const struct report_group *group)
 		SIZE((uint64_t)per_step(group, sum->written_bytes)), per_step(group, sum->hits),
 		per_step(group, sum->hits + sum->misses), updates ? "tiles" : "tensors",
 		per_step(group, sum->stalls), MS(per_step(group, sum->stall_ns)));
+	if (sum->drive_written_bytes)
+		fprintf(file, "     drive     : %s written to it in each step\n",
+			SIZE((uint64_t)per_step(group, sum->drive_written_bytes)));
 	fprintf(file, "     first     : not measured: %.1f ms, %s read, %s written\n",
 		MS(steps->first.wall_ns), SIZE(steps->first.read_bytes),
 		SIZE(steps->first.written_bytes));
@@ -183,6 +186,9 @@ static void print_engine(FILE *file, const struct report_group *group)
 			aio->buffers_reason);
 	fprintf(file, "  bounce       : %s set aside, %s went through it\n",
 		SIZE(aio->bounce_bytes), SIZE(aio->bounced_bytes));
+	if (engine->drive_written_bytes)
+		fprintf(file, "  wear         : %s written to the drive by the whole run\n",
+			SIZE(engine->drive_written_bytes));
 }
 
 /* Says what was compared where not everything was. */

@@ -257,6 +257,7 @@ static int take_step(struct nvs_optimizer *optimizer, const struct nvs_step_opti
 	result->io.io_ns = to.busy_ns - from.busy_ns;
 	result->io.read_bytes = to.swapped_in - from.swapped_in;
 	result->io.written_bytes = to.swapped_out - from.swapped_out;
+	result->io.drive_written_bytes = to.drive_written_bytes - from.drive_written_bytes;
 	result->io.compute_ns = figures.compute_ns / result->threads;
 	result->io.hits = figures.hits;
 	result->io.misses = figures.misses;

@@ -97,7 +97,7 @@ static int find_below(const char *parent, unsigned index, struct nvs_store_place
 	fd = openat(from_fd, "nvswap", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	rc = fd < 0 ? -errno : member_check_owner(fd, path, error);
 	if (fd >= 0 && !rc)
-		rc = member_check_entries(fd, path, member_is_store_name, error);
+		rc = member_check_entries(fd, path, member_is_entry_name, error);
 	if (fd >= 0 && !rc)
 		rc = find_in(fd, path, index, place, error);
 	else if (rc == MEMBER_GONE || (fd < 0 && rc == -ENOENT))

@@ -262,7 +262,7 @@ int member_open_in_directory(struct member *members, unsigned index, const char 
 		rc = member_compose(&member->path, error, "%s/nvswap", path);
 		if (!rc)
 			rc = step_down(member, member->parent_fd, "nvswap", member->path,
-				       member_is_store_name, &member->nvswap_fd, error);
+				       member_is_entry_name, &member->nvswap_fd, error);
 		if (!rc)
 			rc = member_compose(&member->directory, error, "%s/nvswap/%s", path, name);
 		if (!rc) {

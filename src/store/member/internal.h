@@ -30,6 +30,7 @@ int member_named_twice(const struct member *members, unsigned index, struct nvs_
 /* ---- names.c ---- */
 typedef bool member_name_fn(const char *name);
 bool member_is_store_name(const char *name); /* rank<N> or rank<N>-optimizer */
+bool member_is_entry_name(const char *name); /* these, or the count of bytes written */
 bool member_is_file_name(const char *name);  /* data, or manifest.0 to manifest.3 */
 /* -EMEDIUMTYPE: the directory has entries, and all have other names; MEMBER_GONE: it was removed.
  */

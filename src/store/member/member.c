@@ -23,6 +23,7 @@ void member_start(struct member *member, bool read_only)
 				  .directory_fd = -1,
 				  .fd = -1,
 				  .direct_fd = -1,
+				  .count_fd = -1,
 				  .lock_fd = -1,
 				  .read_only = read_only};
 }

@@ -20,7 +20,9 @@
 /* Two manifests take turns, and each has two copies. Manifest i is in the slots i and i + 2. */
 #define MANIFEST_TURN_COUNT 2
 #define MANIFEST_SLOT_COUNT 4
-#define RAW_MANIFEST_BYTES  (UINT64_C(16) << 20) /* of a slot; they follow on a raw member 0 */
+/* <path>/nvswap/written: see store/member/count.c */
+#define MEMBER_COUNT_NAME  "written"
+#define RAW_MANIFEST_BYTES (UINT64_C(16) << 20) /* of a slot; they follow on a raw member 0 */
 
 enum label_copy {
 	LABEL_ABSENT,  /* there is none yet */
@@ -38,6 +40,7 @@ struct member {
 	char *parent;				/* a file's: <path>, absolute */
 	int parent_fd, nvswap_fd, directory_fd; /* <path>, <path>/nvswap, directory; else -1 */
 	int fd, direct_fd;			/* of the data */
+	int count_fd; /* of the bytes written below <path>; -1: not opened */
 	int lock_fd; /* the named file, if that of the data has no name; else -1, and the lock is on fd */
 	bool read_only;	 /* nothing of it is ever written */
 	bool beside;	 /* read-only: a lock of another process is no error */
@@ -57,6 +60,7 @@ struct member {
 	uint64_t capacity;  /* of a device: bytes from base; of a file: UINT64_MAX */
 	struct label label; /* the newest valid copy */
 	enum label_copy copies[LABEL_COPY_COUNT]; /* what the drive has */
+	uint64_t written;			  /* bytes of labels; atomic */
 };
 
 /* The file or device that has the member's name, and the lock. */
@@ -140,6 +144,14 @@ int member_make_file(const struct member *member, const char *name, int *fd,
 
 /* Makes the directory entries durable, from the member's up to the user's path. */
 int member_sync_names(const struct member *member, struct nvs_error *error);
+
+/*
+ * Adds to the count of bytes written below the member's path, and subtracts; *count is the sum.
+ * -EDQUOT: it has reached `limit`, and stays. -EUCLEAN: the file has no count. -EBUSY: another
+ * process holds its lock for long. Errors of the drive.
+ */
+int member_change_count(struct member *member, uint64_t add, uint64_t subtract, uint64_t limit,
+			uint64_t *count, struct nvs_error *error);
 
 /*
  * -ESTALE: the path no longer leads to the open file, as after rm -r, mv or umount -l, so that a

@@ -27,6 +27,11 @@ bool member_is_store_name(const char *name)
 	return !*name || !strcmp(name, "-optimizer");
 }
 
+bool member_is_entry_name(const char *name)
+{
+	return member_is_store_name(name) || !strcmp(name, MEMBER_COUNT_NAME);
+}
+
 bool member_is_file_name(const char *name)
 {
 	static const char *const names[1 + MANIFEST_SLOT_COUNT] = {

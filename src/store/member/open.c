@@ -66,6 +66,7 @@ void member_close(struct member *member)
 		member_close_fd(&member->direct_fd);
 	}
 	member_close_fd(&member->lock_fd);
+	member_close_fd(&member->count_fd);
 	member_close_fd(&member->directory_fd);
 	/* A failed open may have created only these. */
 	if (member->kind == MEMBER_FILE && (member->disposable || member->made))

@@ -133,6 +133,7 @@ int nvs_engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 		step->busy_ns = busy_ns(engine, step->from_ns);
 		step->swapped[NVS_READ] = engine->moves.swapped[NVS_READ];
 		step->swapped[NVS_WRITE] = engine->moves.swapped[NVS_WRITE];
+		step->drive_written = store_written(engine->store);
 		plan_begin(&engine->plan);
 		step_check(engine);
 		list = move_ahead(engine);
@@ -165,17 +166,18 @@ int nvs_engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struc
 			       "no step has begun: call nvs_engine_step_begin first");
 	} else {
 		step_check(engine);
-		full = (struct nvs_step_io){.size = sizeof(full),
-					    .wall_ns = now - step->from_ns,
-					    .io_ns = busy_ns(engine, now) - step->busy_ns,
-					    .read_bytes = engine->moves.swapped[NVS_READ] -
-							  step->swapped[NVS_READ],
-					    .written_bytes = engine->moves.swapped[NVS_WRITE] -
-							     step->swapped[NVS_WRITE],
-					    .hits = step->hits,
-					    .misses = step->misses,
-					    .stalls = step->stalls,
-					    .stall_ns = step->stall_ns};
+		full = (struct nvs_step_io){
+			.size = sizeof(full),
+			.wall_ns = now - step->from_ns,
+			.io_ns = busy_ns(engine, now) - step->busy_ns,
+			.read_bytes = engine->moves.swapped[NVS_READ] - step->swapped[NVS_READ],
+			.written_bytes = engine->moves.swapped[NVS_WRITE] -
+					 step->swapped[NVS_WRITE],
+			.hits = step->hits,
+			.misses = step->misses,
+			.stalls = step->stalls,
+			.stall_ns = step->stall_ns,
+			.drive_written_bytes = store_written(engine->store) - step->drive_written};
 		assert(full.io_ns <= full.wall_ns);
 		full.compute_ns = above(full.wall_ns, full.stall_ns);
 		full.hidden_ns = min_u64(above(full.io_ns + full.compute_ns, full.wall_ns),
@@ -184,7 +186,8 @@ int nvs_engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struc
 			rc = struct_out(io, &full, sizeof(full));
 		step->begun = false;
 		plan_mend(engine);
-		trace_call(engine->trace, TRACE_STEP_END, clock_ns(), &no_tensor);
+		trace_call(engine->trace, TRACE_STEP_END, clock_ns(),
+			   &(struct trace_subject){.name = "", .nbytes = full.drive_written_bytes});
 	}
 	engine_unlock(engine);
 	return rc;

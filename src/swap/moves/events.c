@@ -17,6 +17,17 @@
 
 /* ---- Landing ---- */
 
+/* The thread writes the file in which the write budget is counted. */
+static void ask_to_count(struct nvs_engine *engine)
+{
+	struct events *events = &engine->events;
+
+	pthread_mutex_lock(&events->lock);
+	events->counting_due = true;
+	pthread_mutex_unlock(&events->lock);
+	completions_wake(events->completions, COMPLETIONS_THREAD);
+}
+
 static void land(struct nvs_engine *engine, struct transfer *list)
 {
 	runs_trace(engine, list);
@@ -26,6 +37,8 @@ static void land(struct nvs_engine *engine, struct transfer *list)
 	events_changed(engine);
 	engine_unlock(engine);
 	launch(engine, list);
+	if (store_budget_due(engine->store))
+		ask_to_count(engine);
 }
 
 /* Lands runs that have completed, those that need a long checksum later. False: there were none. */
@@ -181,16 +194,20 @@ static void *events_main(void *arg)
 	take_short_slices();
 	do {
 		uint64_t asked;
-		bool busy = true;
+		bool busy = true, counting;
 
 		pthread_mutex_lock(&events->lock);
 		asked = events->asked;
+		counting = events->counting_due;
+		events->counting_due = false;
 		pthread_mutex_unlock(&events->lock);
 		while (busy) {
 			busy = land_ready(engine);
 			busy |= compute_slice(engine);
 			busy |= log_messages(engine);
 		}
+		if (counting)
+			store_budget_count(engine->store);
 		/* This round has done all that was asked for before it began. */
 		pthread_mutex_lock(&events->lock);
 		closing = events->closing;

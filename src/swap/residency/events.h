@@ -59,6 +59,7 @@ struct events {
 	struct messages messages;
 	bool saying; /* the thread is in the caller's log function, perhaps for long */
 	bool closing;
+	bool counting_due;	  /* store_budget_count() is to be called */
 	bool idle;		  /* the thread has nothing to do */
 	uint64_t asked, answered; /* rounds that events_await_idle() waits for, and those done */
 };

@@ -38,7 +38,7 @@ _Static_assert(NVS_READ == 0 && NVS_WRITE == 1, "directions index pairs of count
 /* The current step, and the statistics at its beginning. */
 struct step {
 	bool begun;
-	uint64_t from_ns, busy_ns, swapped[2];
+	uint64_t from_ns, busy_ns, swapped[2], drive_written;
 	uint64_t hits, misses, stalls, stall_ns; /* in this step */
 };
 

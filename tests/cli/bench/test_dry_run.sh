@@ -33,7 +33,8 @@ rm -rf "$T/store/nvswap"
 # Tiles are padded by less than one tile.
 forecast dry_run_knows_what_step_moves "1 <= read['io_bytes'] / f['read_bytes'] < 1.05 and
 	1 <= write['io_bytes'] / (f['write_bytes'] - f['space_bytes']) < 1.05 and
-	1 <= swap['store_bytes'] / f['space_bytes']" --rw step
+	1 <= swap['store_bytes'] / f['space_bytes'] and
+	1 <= job['step']['drive_written_bytes'] / f['loop_write_bytes'] < 1.05" --rw step
 rm -rf "$T/store/nvswap"
 for rw in read randwrite; do
 	run bench --rw $rw --bs 4k --size 1m --directory "$T/store" --dry-run \
@@ -61,6 +62,9 @@ result dry_run_says_no_time_without_a_rate $? "$(cat "$T/out")"
 bench --dry-run --time-based --runtime 1h --rate 10m
 [ -z "$(grep -v " on $T" "$T/out" | awk 'length > 80')" ]
 result dry_run_fits_80_columns_but_for_paths $?
+bench --dry-run --rw step --loops 3
+[ "$status" = 0 ] && grep -q "written: .*iB of it in each step" "$T/out"
+result dry_run_says_what_each_step_writes $? "$(cat "$T/out")"
 printf '[a]\nrw=swap\nloops=2\n[b]\nstonewall\nrw=read\nsize=2m\nbs=1m\niodepth=8\ndirect=1\n' >"$T/two.ini"
 run bench --nvme-path "$T/store" --dry-run "$T/two.ini"
 [ "$status" = 0 ] && grep -q "^b: rw=read" "$T/out" && grep -q "^all jobs: 3.00 GiB written, 2.00 GiB read" "$T/out"

@@ -72,7 +72,7 @@ info json_has_its_stable_names 0 --nvme-path . --output-format json && json '
 			    "dio_offset_align", "dio_from_statx", "free_bytes", "total_bytes",
 			    "device", "model", "scheduler", "rotational", "logical_block_bytes",
 			    "physical_block_bytes", "max_io_bytes", "max_hw_io_bytes",
-			    "nr_requests", "max_segments", "numa_node", "reserve_fails"):
+			    "nr_requests", "max_segments", "numa_node", "reserve_fails", "drives"):
 			assert key in paths[0], key
 		assert all(isinstance(line, str) for line in report["advice"])
 		assert len(set(report["advice"])) == len(report["advice"])'
@@ -94,6 +94,25 @@ info a_path_that_fails_leaves_the_report_of_the_others 1 --nvme-path "$T/a" --nv
 mkdir "$T/"$'\xff\xc3'
 info a_path_that_is_no_utf8_leaves_valid_json 0 --nvme-path "$T/"$'\xff\xc3' \
 	--output-format json && json 'assert paths[0]["path"].endswith("/??")'
+
+info a_drive_has_its_smart_log_or_the_reason_why_not 0 --nvme-path . --tbw 600 --daily-writes 1t \
+	--output-format json && json '
+		for drive in paths[0]["drives"]:
+			assert drive["device"] in paths[0]["device"].split(",")
+			assert ("smart_error" in drive) == (drive["percentage_used"] is None)
+			assert drive["job_bytes_per_day"] == (1 << 40) / len(paths[0]["drives"])
+			assert "smart_error" in drive or drive["endurance_bytes"] == 600e12'
+"$NVSWAP" bench --rw swap --tensors 2 --tensor-size 64k --nvme-path "$T" --output-format json \
+	--output "$T/result.json" 2>/dev/null
+info the_rate_of_a_job_is_that_of_its_result 0 --nvme-path . --result "$T/result.json" --output-format json &&
+	json '
+		rate = json.load(open("'"$T"'/result.json"))["jobs"][0]["write"]["bw_bytes"]
+		for drive in paths[0]["drives"]:
+			per_day = drive["job_bytes_per_day"] * len(paths[0]["drives"])
+			assert abs(per_day / (rate * 86400) - 1) < 1e-9'
+info a_result_that_is_none_is_bad_usage 2 --result "$T/none.json" && has err "$T/none.json can't be read"
+info a_result_and_a_rate_exclude_each_other 2 --result "$T/result.json" --daily-writes 1t &&
+	has err "--result" "--daily-writes"
 
 info output_is_written_completely_to_a_file 0 --output "$T/file" --output-format json &&
 	mv "$T/file" "$T/out" && json 'assert not paths'

@@ -70,6 +70,9 @@ holds first_step_makes_the_state_and_is_not_measured \
 holds steps_without_a_configuration_are_adamw_on_bf16_pipelined \
 	"zero['offload_optimizer']['pipeline_read'] and zero['offload_optimizer']['pipeline_write'] and
 	 zero['offload_optimizer']['fast_init'] and zero['offload_optimizer']['buffer_count'] == 4"
+holds what_the_drive_was_given_is_reported_for_each_step_and_for_the_run \
+	"0 <= step['drive_written_bytes'] - step['written_bytes'] < 8192 * step['tiles'] and
+	 job['engine']['drive_written_bytes'] >= 4 * step['written_bytes']"
 holds pool_sets_buffers_and_groups "zero['sub_group_size'] == (8 << 20) / 4 / 4 and
 	zero['offload_optimizer']['buffer_size'] == zero['sub_group_size'] and
 	step['groups'] == -(-E // zero['sub_group_size']) and

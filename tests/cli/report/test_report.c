@@ -520,6 +520,7 @@ static void make_steps(struct run *run)
 					       .hidden_ns = 2000000,
 					       .read_bytes = 8 * MIB,
 					       .written_bytes = 6 * MIB,
+					       .drive_written_bytes = 7 * MIB,
 					       .hits = 2,
 					       .misses = 6},
 				       .wall_min_ns = 9000000,
@@ -551,6 +552,7 @@ TEST(steps_are_reported_with_their_figures)
 	assert_line(run, "     moved     : ",
 		    "4 MiB read, 3 MiB written; 1.0 of 4.0 tiles "
 		    "found in memory; 0.0 stalls, 0.0 ms");
+	assert_line(run, "     drive     : ", "3.50 MiB written to it in each step");
 	assert_line(run, "     skipped   : ", "1 step: gradients overflowed");
 	assert_line(run, "  memory       : ",
 		    "100 MiB at most: pool 60 MiB, the caller's own "

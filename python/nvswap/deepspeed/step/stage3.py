@@ -250,7 +250,7 @@ class Stage3(StoredStage3):
     def _make_part(self, finishes: bool) -> None:
         if self._step_progress is _Progress.TO_STEP:
             try:
-                progress.record_step(progress.STATE, self._store.step()["io"])
+                progress.record_step(progress.STATE, self._store.step()["io"], self._store.stats())
                 self._step_progress = _Progress.WEIGHTS_OWED
             finally:
                 self._new_weights.wait()

@@ -225,7 +225,7 @@ class ParameterSwapper:
         if self._step is _Step.BEGUN:
             return
         if self._step is _Step.UPDATED:
-            progress.record_step(progress.PARAMETERS, self.engine.step_end())
+            progress.record_step(progress.PARAMETERS, self.engine.step_end(), self.engine.stats())
         self.engine.step_begin()
         self._step = _Step.BEGUN
 
