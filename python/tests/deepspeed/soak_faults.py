@@ -39,10 +39,11 @@ STEPS, SAVES = 12, (3, 9)
 # Where DeepSpeed's own swappers run, tensors below 1 MiB are never on the drive.
 WIDTHS = {("ops", "bf16"): 384, ("ops", "fp32"): 512}
 
-# What an error says of each fault, and of another rank that had one.
+# What an error says of each fault, and of another rank that had one. ext4 itself fails with ENOMEM where
+# it makes a name in a block behind the end of its device.
+IO_ERRORS = r"EIO|EROFS|ENOMEM|Input/output error|Read-only file system|Cannot allocate memory"
 CAUSES = {"full": r"ENOSPC|No space left on device",
-          "errors": r"EIO|EROFS|Input/output error|Read-only file system",
-          "errors for a while": r"EIO|EROFS|Input/output error|Read-only file system",
+          "errors": IO_ERRORS, "errors for a while": IO_ERRORS,
           "short": r"EIO|EBADMSG|ENODATA",
           "slow": None, "kill": None}
 LOST_RANK = r"rank \d could not|[Cc]onnection (closed|reset|refused)|Broken pipe|[Tt]imed out|recvValue failed"
