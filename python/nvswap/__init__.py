@@ -3,7 +3,8 @@
 nvswap swaps tensors and optimizer state between pinned host memory and NVMe.
 
 `Config` has the settings, `Aio` transfers files, `Engine` swaps tensors by name, `Optimizer` steps
-Adam over state on the drive, `empty` allocates pinned memory, `Trace` records a timeline.
+Adam over state on the drive, `open_weights` reads .safetensors files in place, `empty` allocates
+pinned memory, `Trace` records a timeline.
 `nvswap.torch` offloads modules and optimizers of PyTorch, `nvswap.report` draws results of the
 command. Everything that fails raises `Error`, an OSError.
 """
@@ -24,17 +25,18 @@ if TYPE_CHECKING:
     from nvswap.tensor_files import (export_optimizer, export_tensors, import_optimizer,
                                      import_tensors)
     from nvswap.trace import Trace
+    from nvswap.weights import TensorSlice, Weights, open_weights
 
     __version__: str
 
 __all__ = ["Aio", "ClosedError", "Config", "Engine", "Error", "File", "Group", "GroupAdam",
            "Optimizer", "Parameter", "Pinned", "Request", "StateRun", "StepIO", "StepResult",
-           "StoredTensor", "Tensor", "Timeout", "Trace", "Transfer", "Update", "adam_update", "dtype_name",
-           "empty", "export_optimizer", "export_tensors", "export_universal", "import_optimizer",
-           "import_tensors", "import_universal", "is_pinned"]
+           "StoredTensor", "Tensor", "TensorSlice", "Timeout", "Trace", "Transfer", "Update", "Weights",
+           "adam_update", "dtype_name", "empty", "export_optimizer", "export_tensors", "export_universal", "import_optimizer",
+           "import_tensors", "import_universal", "is_pinned", "open_weights"]
 
 _MODULES = ("aio", "checkpoint", "config", "dtypes", "engine", "errors", "handle", "memory",
-            "optimizer", "statistics", "strings", "tensor_files", "trace")
+            "optimizer", "statistics", "strings", "tensor_files", "trace", "weights")
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@ imported when an array is asked for, torch never: whoever has torch tensors has 
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
@@ -51,9 +52,13 @@ def dtype_name(dtype: Any) -> str:
 
 
 def dtype_number(dtype: Any) -> int:
+    return _parsed(dtype_name(dtype))
+
+
+def _parsed(name: str) -> int:
     number = ffi.new("enum nvs_dtype *")
-    if lib.nvs_dtype_parse(dtype_name(dtype).encode(), number):
-        raise invalid(f"no element type {dtype!r}")
+    if lib.nvs_dtype_parse(name.encode(), number):
+        raise invalid(f"no element type {name!r}")
     return int(number[0])
 
 
@@ -62,7 +67,13 @@ def number_name(number: int) -> str:
 
 
 def itemsize(name: str) -> int:
-    return int(lib.nvs_dtype_size(dtype_number(name)))
+    """Bytes of an element; 0 if it is packed with others into a byte."""
+    return int(lib.nvs_dtype_size(_parsed(name)))
+
+
+def nbytes_of(name: str, numel: int) -> int:
+    """Bytes of `numel` elements."""
+    return int(lib.nvs_dtype_bits(_parsed(name))) * numel // 8
 
 
 def loaded_torch() -> Any:
@@ -100,7 +111,10 @@ def is_array(value: Any) -> bool:
 
 
 def array_over(buffer: Any, dtype: str, shape: Any, kind: str, writable: bool = True) -> Any:
-    """An array of `kind` ("numpy", "torch", "memoryview") over a buffer, which it keeps."""
+    """An array of `kind` ("numpy", "torch", "memoryview") over a buffer, which it keeps. Packed elements
+    are bytes in one dimension."""
+    if dtype not in _NUMPY:
+        dtype, shape = "U8", (len(buffer),)
     if kind == "torch":
         return _tensor_over(buffer, dtype, shape)
     view = memoryview(buffer)
@@ -110,6 +124,16 @@ def array_over(buffer: Any, dtype: str, shape: Any, kind: str, writable: bool = 
     if kind != "numpy":
         raise invalid(f'arrays are "numpy", "torch" or "memoryview", not {kind!r}')
     return imported_numpy().frombuffer(view, dtype=_NUMPY[dtype]).reshape(shape)
+
+
+def empty_array(dtype: str, shape: Any, kind: str) -> Any:
+    """An array of `kind` ("numpy", "torch") in memory of its own, like that of :func:`array_over`."""
+    if dtype not in _NUMPY:
+        dtype, shape = "U8", (nbytes_of(dtype, math.prod(shape)),)
+    if kind == "torch":
+        torch = loaded_torch()
+        return torch.empty(shape, dtype=getattr(torch, _TORCH[dtype]), device="cpu")
+    return imported_numpy().empty(shape, dtype=_NUMPY[dtype])
 
 
 def _tensor_over(buffer: Any, dtype: str, shape: Any) -> Any:

@@ -12,14 +12,14 @@ import math
 import os
 import time
 import weakref
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import (Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional,
                     Sequence, Set, Tuple, Union, cast)
 
 from nvswap._native import ffi, lib
 from nvswap.aio import Aio
 from nvswap.config import block_number, config_of
-from nvswap.dtypes import array_over, dtype_name, dtype_number, is_array, itemsize, number_name
+from nvswap.dtypes import array_over, dtype_name, dtype_number, is_array, nbytes_of, number_name
 from nvswap.errors import Error, check, error_of, invalid, new_error
 from nvswap.handle import Handle, wait_sliced
 from nvswap.memory import Shape, Span, shape_of, span_of
@@ -68,7 +68,7 @@ class Tensor:
     @property
     def nbytes(self) -> int:
         """Bytes."""
-        return self.numel * itemsize(self.dtype)
+        return nbytes_of(self.dtype, self.numel)
 
     def __repr__(self) -> str:
         return f"<nvswap.Tensor {self.name!r} {self.dtype} {list(self.shape)}>"
@@ -241,12 +241,15 @@ class Engine(Handle):
         self._shared: Any = None
         self._step = False
         with self._config._opening() as (pointer, used):
-            if aio is None:
-                check(lib.nvs_engine_open(engine, pointer, number, error), error)
-            else:
-                with aio._open() as shared:
-                    check(lib.nvs_engine_open_on(engine, shared, pointer, number, error), error)
+            with aio._open() if aio is not None else nullcontext(_NULL) as shared:
+                self._open_library(engine, pointer, shared, number, error)
             super().__init__(engine[0], *used, *([aio] if aio else []))
+
+    def _open_library(self, engine: Any, pointer: Any, shared: Any, block: int, error: Any) -> None:
+        if shared == _NULL:
+            check(lib.nvs_engine_open(engine, pointer, block, error), error)
+        else:
+            check(lib.nvs_engine_open_on(engine, shared, pointer, block, error), error)
 
     def _free(self, pointer: Any, at_exit: bool) -> None:
         self._end_pins(pointer, at_exit)
