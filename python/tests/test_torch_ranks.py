@@ -19,7 +19,7 @@ from torch.distributed.tensor import parallel
 from torch.nn.parallel import DistributedDataParallel
 
 from promises import main, promise, raises, settings
-from ranks import RANKS, groups_of, model, on_ranks, trained
+from torch_ranks import RANKS, groups_of, model, on_ranks, trained
 from stand_in import host_as_device
 import nvswap
 import nvswap.torch

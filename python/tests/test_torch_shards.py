@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from promises import main, promise, raises, settings
-from ranks import groups_of, model, on_ranks, trained
+from torch_ranks import groups_of, model, on_ranks, trained
 import nvswap
 import nvswap.torch
 

@@ -239,7 +239,7 @@ fi
 
 # Starts a long search in the background, and waits until it measures.
 begin_long() {
-	env --default-signal=INT,TERM "$NVSWAP" tune --time 10m --working-set 64m "$dir" \
+	env --default-signal=INT,TERM "$NVSWAP" tune --time 10m --max-writes 10t --working-set 64m "$dir" \
 		>"$T/out" 2>"$T/err" &
 	pid=$!
 	until_true grep -q "writes at most" "$T/err" || not_ok "it made no file"
