@@ -48,15 +48,13 @@ static void blank_surroundings(char *text)
 			*c = ' ';
 }
 
-int results_read(const char *path, char **keep, const struct json_value **jobs,
-		 struct nvs_error *error)
+int results_read(struct results *results, const char *path, struct nvs_error *error)
 {
 	FILE *file = fopen(path, "re");
 	char *text = NULL, *grown = NULL, label[208];
 	size_t n = 0, room = 0, got = 1;
 	const char *why = NULL;
-	struct json_document *document = NULL;
-	const struct json_value *root;
+	const struct json_value *root, *jobs;
 	int rc;
 
 	/* There is room for a NUL behind the text. */
@@ -66,7 +64,7 @@ int results_read(const char *path, char **keep, const struct json_value **jobs,
 		n += got;
 	}
 	rc = !file || !grown || ferror(file) ? -errno : 0;
-	*keep = text;
+	*results = (struct results){.text = text};
 	if (file)
 		fclose(file);
 	if (n > TEXT_MAX)
@@ -80,16 +78,24 @@ int results_read(const char *path, char **keep, const struct json_value **jobs,
 	}
 	text[n] = '\0';
 	blank_surroundings(text);
-	rc = json_parse(&document, text, n, path, MEMORY_MAX, error);
+	rc = json_parse(&results->document, text, n, path, MEMORY_MAX, error);
 	if (rc)
 		return rc;
-	root = json_root(document);
-	*jobs = json_member(root, "jobs");
-	if (!*jobs || (*jobs)->type != JSON_ARRAY || !(*jobs)->count)
+	root = json_root(results->document);
+	jobs = json_member(root, "jobs");
+	if (!jobs || jobs->type != JSON_ARRAY || !jobs->count)
 		return result_refuse(
-			error, path, *jobs ? *jobs : root,
+			error, path, jobs ? jobs : root,
 			"no results of nvswap bench or fio: it has no list of \"jobs\"");
+	results->jobs = jobs;
 	return 0;
+}
+
+void results_free(struct results *results)
+{
+	json_free(results->document);
+	free(results->text);
+	*results = (struct results){0};
 }
 
 double result_number(const struct json_value *from, const char *member, const char *path,

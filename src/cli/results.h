@@ -9,12 +9,16 @@
 #include "base/json/read.h"
 #include "nvswap.h"
 
-/*
- * Reads the list of jobs, which is not empty. Skips lines around the document: fio's warnings, output
- * in other formats. The jobs need the text, *keep.
- */
-int results_read(const char *path, char **keep, const struct json_value **jobs,
-		 struct nvs_error *error);
+struct results {
+	const struct json_value *jobs; /* a list that is not empty; it lies in these: */
+	char *text;
+	struct json_document *document;
+};
+
+/* Reads a file. Skips lines around the document: fio's warnings, output in other formats. After an
+ * error *results must be freed as well. */
+int results_read(struct results *results, const char *path, struct nvs_error *error);
+void results_free(struct results *results);
 /* A member of a job; 0 if missing, or after the first bad value, which is the error. */
 double result_number(const struct json_value *from, const char *member, const char *path,
 		     struct nvs_error *error);

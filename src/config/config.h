@@ -99,7 +99,7 @@ struct nvs_config {
 	uint64_t write_budget;	/* bytes that all runs may write below each path; 0: any number */
 	uint64_t optimizer_max_in_cpu; /* elements whose state stays in memory between steps */
 	enum nvs_optimizer_state optimizer_state; /* its format; NVS_STATE_FP32 */
-	uint32_t optimizer_threads;    /* compute threads; 0: one per core near the drive */
+	uint32_t optimizer_threads; /* compute threads; 0: one per core near the drive */
 	enum deepspeed_depth deepspeed;
 	bool progress; /* for Python: a DeepSpeed job tells of it */
 	bool strict;   /* blocks in the wrong place are errors */

@@ -33,7 +33,7 @@
 #include "optim/step/scaler.h"
 #include "swap/swap.h"
 
-#define PARTS	       3u /* enum nvs_optimizer_part */
+#define PARTS	       3u	     /* enum nvs_optimizer_part */
 #define SLICE	       (32u * 1024)  /* elements per task of a thread */
 #define SUM_BLOCKS     (16u * 1024)  /* blocks per sum task */
 #define TILE_UNIT      SUM_BLOCK     /* elements; groups and tiles begin at multiples of it */
@@ -153,7 +153,7 @@ struct nvs_optimizer {
 	/* The format of the state: see state/format.c. */
 	enum nvs_optimizer_state state;
 	enum moments moments;
-	bool splits; /* master weights of bf16 weights are these and remainders */
+	bool splits;	  /* master weights of bf16 weights are these and remainders */
 	bool takes_state; /* the state of the kept store, whatever is configured */
 
 	enum nvs_dtype gradient_dtype;

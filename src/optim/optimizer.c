@@ -102,12 +102,14 @@ static uint64_t tile_extent(const struct nvs_optimizer *optimizer, size_t tile)
 static int check_fits(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	int code = optimizer->header ? -ESTALE : -EINVAL; /* a kept store fixes the tiles */
-	uint64_t tile = 0, room;
+	uint64_t tile = tile_extent(optimizer, 0), room;
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
 	assert(optimizer->ncached <= optimizer->noffloaded);
-	for (size_t i = 0; i < optimizer->ntiles; i++)
+	assert(optimizer->ntiles);
+	for (size_t i = 1; i < optimizer->ntiles; i++)
 		tile = max_u64(tile, tile_extent(optimizer, i));
+	assert(tile);
 	nvs_engine_get_stats(optimizer->engine, &stats);
 	room = stats.pool.bytes / tile;
 	/* A cache for all elements holds all tiles, padding included. */
@@ -233,9 +235,9 @@ static int take_groups(struct nvs_group_spec **copy, const struct nvs_group_spec
 }
 
 static int open_with(struct nvs_optimizer **out, const struct nvs_config *config,
-		     const struct nvs_group_spec *groups, size_t n,
-		     bool takes_state, const struct nvs_optimizer_options *options,
-		     const struct engine_ops *ops, void *ops_arg, struct nvs_error *error)
+		     const struct nvs_group_spec *groups, size_t n, bool takes_state,
+		     const struct nvs_optimizer_options *options, const struct engine_ops *ops,
+		     void *ops_arg, struct nvs_error *error)
 {
 	struct nvs_optimizer *optimizer;
 	pthread_mutexattr_t attributes;

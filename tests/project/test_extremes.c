@@ -1069,7 +1069,8 @@ static void try_key(const struct config_key *key)
 					 TEXTS("\"\"", "\"fp64\"", "99"));
 		if (key->choices->numbered) {
 			try_numbers_of_names(key, NVS_STATE_8BIT + 1);
-			return try_texts(key, TEXTS("\"fp32\"", "\"split\"", "\"bf16\"", "\"8bit\""),
+			return try_texts(key,
+					 TEXTS("\"fp32\"", "\"split\"", "\"bf16\"", "\"8bit\""),
 					 TEXTS("\"\"", "\"8\"", "[]"));
 		}
 		return try_texts(key, TEXTS("\"ops\"", "\"step\""), TEXTS("\"\"", "\"op\"", "1"));

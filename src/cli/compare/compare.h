@@ -58,7 +58,7 @@ struct compare_job {
 struct compare_side {
 	char *label;		   /* printable */
 	struct compare_job **runs; /* the jobs of each file, in the order of the base's */
-	char **texts;		   /* of the files */
+	struct results *results;   /* of the files */
 	unsigned nruns;
 	struct cell (*cells)[METRICS]; /* of each job of the base */
 };

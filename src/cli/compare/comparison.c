@@ -217,8 +217,8 @@ static int read_side(struct comparison *comparison, struct compare_side *side, c
 		n += *c == ',';
 	side->label = malloc(4 * length + 1);
 	side->runs = calloc(n, sizeof(struct compare_job *));
-	side->texts = calloc(n, sizeof(char *));
-	if (!side->label || !side->runs || !side->texts) {
+	side->results = calloc(n, sizeof(*side->results));
+	if (!side->label || !side->runs || !side->results) {
 		say("no memory for the results");
 		return -ENOMEM;
 	}
@@ -234,17 +234,18 @@ static int read_side(struct comparison *comparison, struct compare_side *side, c
 	while (!rc && side->nruns < n) {
 		char *path = is_file ? rest : strsep(&rest, ",");
 		struct nvs_error error = {.size = sizeof(error)};
-		const struct json_value *jobs = NULL;
+		struct results *results = &side->results[side->nruns];
 
 		if (!*path) {
 			say("%s: the list of files has an empty name", side->label);
 			return -EINVAL;
 		}
-		rc = results_read(path, &side->texts[side->nruns], &jobs, &error);
+		rc = results_read(results, path, &error);
 		if (!rc && !comparison->base)
-			comparison->base = jobs;
+			comparison->base = results->jobs;
 		if (!rc)
-			rc = match_jobs(comparison, &side->runs[side->nruns++], path, jobs, &error);
+			rc = match_jobs(comparison, &side->runs[side->nruns++], path, results->jobs,
+					&error);
 		if (rc)
 			say("%s", *error.text ? error.text : nvs_strerror(rc));
 	}

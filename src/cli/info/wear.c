@@ -43,12 +43,12 @@ void wear_forecast(struct wear *wear, double rated_bytes, double job_daily_bytes
 
 int wear_job_rate(const char *path, double *daily_bytes, struct nvs_error *error)
 {
-	const struct json_value *jobs = NULL;
-	char *text = NULL;
-	int rc = results_read(path, &text, &jobs, error);
+	struct results results;
+	int rc = results_read(&results, path, error);
 
 	*daily_bytes = 0;
-	for (const struct json_value *job = rc ? NULL : jobs->first; job && !rc; job = job->next) {
+	for (const struct json_value *job = rc ? NULL : results.jobs->first; job && !rc;
+	     job = job->next) {
 		const struct json_value *step = json_member(job, "step"),
 					*way = json_member(job, "write");
 		double step_ns = result_number(step, "wall_mean_ns", path, error);
@@ -62,6 +62,7 @@ int wear_job_rate(const char *path, double *daily_bytes, struct nvs_error *error
 		rc = rc ? rc : error->code;
 	}
 	if (!rc && *daily_bytes <= 0)
-		rc = result_refuse(error, path, jobs, "these jobs write nothing");
+		rc = result_refuse(error, path, results.jobs, "these jobs write nothing");
+	results_free(&results);
 	return rc;
 }

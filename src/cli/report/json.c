@@ -146,8 +146,7 @@ static void put_config(struct json_writer *json, const struct bench_job *job)
 	snprintf(keys, sizeof(keys), "%s%s%s%s%s }", keys_of_aio,
 		 optimizer ? keys_of_optimizer : keys_of_param,
 		 job->options.rw == RW_STEP ? keys_of_step : "", keys_of_nvswap,
-		 optimizer ? " optimizer_max_in_cpu optimizer_threads optimizer_state"
-			   : "");
+		 optimizer ? " optimizer_max_in_cpu optimizer_threads optimizer_state" : "");
 	json_open_object(json, "config");
 	while ((word = strsep(&rest, " "))) {
 		end = object + strlen(object);

@@ -37,8 +37,8 @@ static int bulk_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, u
 	if (is_fresh(&optimizer->tiles[tile]))
 		init_slice(optimizer, tile, from, n);
 	while (!rc && next_segment(optimizer, &at, end, &segment)) {
-		const struct nvs_state_run run =
-			state_open(optimizer, tile, &segment, thread, !bulk->import);
+		const struct nvs_state_run run = state_open(optimizer, tile, &segment, thread,
+							    !bulk->import);
 		int expected = 0;
 
 		/* The first error ends the pass. */

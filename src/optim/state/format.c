@@ -250,6 +250,7 @@ void state_clear(const struct nvs_optimizer *optimizer, size_t tile, uint64_t fr
 	size_t scales = scales_count(run.moments, n) * sizeof(float);
 
 	assert(n && from + n <= optimizer->tile_numel);
+	assert(run.master && run.exp_avg && run.exp_avg_sq);
 	memset(run.master, 0, n * master_size(run.split));
 	memset(run.exp_avg, 0, moment);
 	memset(run.exp_avg_sq, 0, moment);
@@ -275,8 +276,8 @@ struct piece {
 
 bool part_needs(const struct nvs_optimizer *optimizer, size_t tile, unsigned part, unsigned other)
 {
-	return part == other || (part == NVS_MASTER && other == NVS_EXP_AVG_SQ &&
-				 optimizer->tiles[tile].split);
+	return part == other ||
+	       (part == NVS_MASTER && other == NVS_EXP_AVG_SQ && optimizer->tiles[tile].split);
 }
 
 static void take_piece(const struct nvs_optimizer *optimizer, size_t tile, unsigned part,

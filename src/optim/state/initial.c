@@ -22,10 +22,9 @@ void init_slice(struct nvs_optimizer *optimizer, size_t tile, uint64_t from, uin
 		void *weights = group_weights(optimizer, &segment);
 
 		if (weights)
-			optimizer->kernel->convert(state_packed(optimizer, tile, &segment).master,
-						   NVS_F32, weights,
-						   optimizer->groups[segment.group].dtype, 1,
-						   segment.numel);
+			optimizer->kernel->convert(
+				state_packed(optimizer, tile, &segment).master, NVS_F32, weights,
+				optimizer->groups[segment.group].dtype, 1, segment.numel);
 	}
 }
 

@@ -126,12 +126,13 @@ static int adopt_format(struct nvs_optimizer *optimizer, struct nvs_error *error
 		format_choose(optimizer, stored);
 	if (stored_state(optimizer) == stored)
 		return 0;
-	return error_about(error, -ESTALE, "nvswap.optimizer_state", 0, 0,
-			   "the kept store holds optimizer state in %s, and "
-			   "nvswap.optimizer_state is %s: set it to \"%s\"; or export the state with "
-			   "nvswap store export, remove the store, make it anew with this setting, "
-			   "and import the state",
-			   names[stored], names[optimizer->state], names[stored]);
+	return error_about(
+		error, -ESTALE, "nvswap.optimizer_state", 0, 0,
+		"the kept store holds optimizer state in %s, and "
+		"nvswap.optimizer_state is %s: set it to \"%s\"; or export the state with "
+		"nvswap store export, remove the store, make it anew with this setting, "
+		"and import the state",
+		names[stored], names[optimizer->state], names[stored]);
 }
 
 int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nvs_error *error)
@@ -230,8 +231,8 @@ static int load_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
 		if (!rc)
 			rc = batch_wait(optimizer->engine, parts, PARTS, 0, -1, error);
 		for (unsigned part = 0; part < PARTS && !rc; part++)
-			*host_sum(optimizer, i, part) =
-				sum_of(state[part], part_nbytes(optimizer, i, part));
+			*host_sum(optimizer, i, part) = sum_of(state[part],
+							       part_nbytes(optimizer, i, part));
 	}
 	return rc;
 }

@@ -59,10 +59,8 @@ static int copy_within_tile(struct nvs_optimizer *optimizer, const struct part_r
 {
 	uint64_t at = range->group->at + range->offset + done;
 	size_t i = at / optimizer->tile_numel;
-	const struct segment segment = {.group = range->index,
-					.offset = range->offset + done,
-					.at = at,
-					.numel = n};
+	const struct segment segment = {
+		.group = range->index, .offset = range->offset + done, .at = at, .numel = n};
 	struct pinned pinned;
 	int rc;
 

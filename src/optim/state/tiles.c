@@ -65,8 +65,8 @@ static int move_slice(struct nvs_optimizer *optimizer, const struct tile_mover *
 	if (is_fresh(&optimizer->tiles[tile]))
 		init_slice(optimizer, tile, from, n);
 	while (!rc && next_segment(optimizer, &at, end, &segment)) {
-		const struct nvs_state_run run =
-			state_open(optimizer, tile, &segment, thread, !import);
+		const struct nvs_state_run run = state_open(optimizer, tile, &segment, thread,
+							    !import);
 
 		mover->begin(mover->arg, &run, thread);
 		rc = mover->complete(mover->arg, thread);
@@ -115,10 +115,8 @@ int optimizer_import_tiles(struct nvs_optimizer *optimizer, const struct tile_mo
 					      .wants = every_tile,
 					      .slice = begin_tile,
 					      .complete = complete_import};
-	static const struct pass_kind by_slices = {.writes = true,
-						   .overwrites = true,
-						   .wants = every_tile,
-						   .slice = import_slice};
+	static const struct pass_kind by_slices = {
+		.writes = true, .overwrites = true, .wants = every_tile, .slice = import_slice};
 	struct tile_mover own = *mover;
 
 	return bulk_run(optimizer, optimizer->floats ? &by_slices : &kind, &own, error);

@@ -30,7 +30,7 @@ static void *new_weights(const struct nvs_optimizer *optimizer, const struct seg
 	if (group->weights)
 		return group_weights(optimizer, segment);
 	return optimizer->weights_final && group->dtype != NVS_F32 ? optimizer->lowered[thread]
-								    : NULL;
+								   : NULL;
 }
 
 /* The caller's function receives fp32 gradients; weights without an array are rounded
@@ -83,8 +83,8 @@ static void update_segment(struct nvs_optimizer *optimizer, const struct update 
 					       weights, weights_dtype, segment->numel);
 	else
 		optimizer->kernel->adam(&update->adam, packed.master, packed.exp_avg,
-					packed.exp_avg_sq, gradients, dtype, weights,
-					weights_dtype, segment->numel);
+					packed.exp_avg_sq, gradients, dtype, weights, weights_dtype,
+					segment->numel);
 	if (optimizer->weights_final)
 		optimizer->weights_final(optimizer->weights_final_arg, segment->group,
 					 segment->offset, segment->numel, weights_dtype,

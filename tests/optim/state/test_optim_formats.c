@@ -258,10 +258,10 @@ TEST(a_step_moves_the_bytes_of_its_format)
 		assert_int_equal(info.numel, numel);
 		assert_int_equal(info.split_numel, kind == NVS_STATE_FP32 ? 0 : numel);
 		assert_true(info.step_bytes == due[kind]);
+		uint64_t tile = (numel + optim.result.tiles - 1) / optim.result.tiles;
+
 		assert_true((double)(optim.result.io.read_bytes + optim.result.io.written_bytes) ==
-			    due[kind] * (double)(optim.result.tiles *
-						  ((numel + optim.result.tiles - 1) /
-						   optim.result.tiles)));
+			    due[kind] * (double)(optim.result.tiles * tile));
 		optim_close(&optim);
 	}
 }
@@ -457,10 +457,9 @@ TEST(a_reader_without_groups_takes_the_format_of_the_store)
 		optim_shut(&optim);
 		optim.config.optimizer_state = NVS_STATE_FP32;
 		optim.config.read_only = true;
-		DONE(&optim, nvs_optimizer_open(&reader, &optim.config, NULL, 0, NULL,
-						&optim.error));
-		DONE(&optim, nvs_optimizer_get(reader, 1, NVS_EXP_AVG, 130, 100, is,
-					       &optim.error));
+		DONE(&optim,
+		     nvs_optimizer_open(&reader, &optim.config, NULL, 0, NULL, &optim.error));
+		DONE(&optim, nvs_optimizer_get(reader, 1, NVS_EXP_AVG, 130, 100, is, &optim.error));
 		assert_memory_equal(is, due, sizeof(due));
 		DONE(&optim, nvs_optimizer_close(reader, &optim.error));
 		optim_close(&optim);
