@@ -81,33 +81,24 @@ SPECIALISED struct factors spread(const struct adam *adam)
 	};
 }
 
-/* The update of a vector; returns the root of v. */
-SPECIALISED vec step_vector(const struct factors *f, vec g, vec *w, vec *m, vec *v)
-{
-	vec root_v;
-
-	g = g * f->grad_factor;
-	if (f->decays && !f->decoupled)
-		g = g + f->decay * *w;
-	*m = *m * f->beta1 + g * f->one_minus_beta1;
-	*v = *v * f->beta2 + g * g * f->one_minus_beta2;
-	if (f->decays && f->decoupled)
-		*w = *w - f->decay * *w;
-	root_v = root(*v);
-	*w = *w - f->step_size * (*m / (root_v * f->root_factor + f->eps));
-	return root_v;
-}
-
 /* One vector of each array; `weights` may be NULL. */
 SPECIALISED void update(const struct factors *f, float *master, float *exp_avg, float *exp_avg_sq,
 			const void *gradients, enum nvs_dtype gradients_dtype, void *weights,
 			enum nvs_dtype weights_dtype)
 {
+	vec g = load(gradients, gradients_dtype) * f->grad_factor;
 	vec w = load_f32(master);
 	vec m = load_f32(exp_avg);
 	vec v = load_f32(exp_avg_sq);
 
-	(void)step_vector(f, load(gradients, gradients_dtype), &w, &m, &v);
+	if (f->decays && !f->decoupled)
+		g = g + f->decay * w;
+	m = m * f->beta1 + g * f->one_minus_beta1;
+	v = v * f->beta2 + g * g * f->one_minus_beta2;
+	if (f->decays && f->decoupled)
+		w = w - f->decay * w;
+	w = w - f->step_size * (m / (root(v) * f->root_factor + f->eps));
+
 	store_f32(master, w);
 	store_f32(exp_avg, m);
 	store_f32(exp_avg_sq, v);
