@@ -237,10 +237,11 @@ void format_choose(struct nvs_optimizer *optimizer, enum nvs_optimizer_state sta
 void format_settle(struct nvs_optimizer *optimizer);
 /* Whether the master weights of a group may be its weights and remainders. */
 bool splits_group(const struct nvs_optimizer *optimizer, const struct group *group);
-/* Whether some part of a tile holds other than float32. */
-bool is_packed(const struct nvs_optimizer *optimizer, size_t tile);
-/* The bytes of a part of a tile, and the type of the elements of its tensor. */
+/* Whether some part is kept as other than float32. */
+bool is_packed(const struct state_run *packed);
+/* The bytes of a part of a tile and of all parts, and the type of the elements of its tensor. */
 uint64_t part_nbytes(const struct nvs_optimizer *optimizer, size_t tile, unsigned part);
+uint64_t tile_nbytes(const struct nvs_optimizer *optimizer, size_t tile);
 enum nvs_dtype part_dtype(const struct nvs_optimizer *optimizer, size_t tile, unsigned part);
 /* The bytes of the state of numel elements, a multiple of TILE_UNIT, in any tile at most. */
 uint64_t state_nbytes(const struct nvs_optimizer *optimizer, uint64_t numel);
@@ -260,12 +261,13 @@ struct noise noise_at(const struct nvs_optimizer *optimizer, const struct segmen
  * Opens the state of a segment of up to SLICE elements as float32: in the tile, or in memory of the
  * thread, where only `read` gives it contents.
  */
-struct nvs_state_run state_open(const struct nvs_optimizer *optimizer, size_t tile,
-				const struct segment *segment, unsigned thread, bool read);
+struct nvs_state_run state_open(const struct nvs_optimizer *optimizer,
+				const struct state_run *packed, const struct segment *segment,
+				unsigned thread, bool read);
 /* Ends the change of such a state, and copies its master weights to the caller's weights. Rounds as
  * this step does, or with 0 to nearest. */
-void state_close(const struct nvs_optimizer *optimizer, size_t tile, const struct segment *segment,
-		 const struct nvs_state_run *run, uint64_t step);
+void state_close(const struct nvs_optimizer *optimizer, const struct state_run *packed,
+		 const struct segment *segment, const struct nvs_state_run *run, uint64_t step);
 /* Copies a segment's master weights to the caller's weights, if there are any. */
 void give_weights(const struct nvs_optimizer *optimizer, const struct segment *segment,
 		  const float *master);
@@ -398,6 +400,11 @@ int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 
 /* ---- bulk.c ---- */
 bool every_tile(const struct nvs_optimizer *optimizer, size_t tile);
+/* Moves a run of state out or in; an error ends the pass. */
+typedef int move_run_fn(void *arg, const struct nvs_state_run *run, unsigned thread);
+/* Moves elements [from, from + n) of a tile, as float32, run after run. */
+int move_slice(struct nvs_optimizer *optimizer, size_t tile, uint64_t from, uint64_t n,
+	       unsigned thread, bool import, move_run_fn *move, void *arg);
 /* Runs a pass over every tile, unless a step is unfinished or the store is only read. */
 int bulk_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void *arg,
 	     struct nvs_error *error);

@@ -25,11 +25,10 @@ bool every_tile(const struct nvs_optimizer *optimizer, size_t tile)
 	return true;
 }
 
-static int bulk_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
-		      uint64_t n, unsigned thread)
+int move_slice(struct nvs_optimizer *optimizer, size_t tile, uint64_t from, uint64_t n,
+	       unsigned thread, bool import, move_run_fn *move, void *arg)
 {
 	uint64_t at = tile * optimizer->tile_numel + from, end = at + n;
-	struct bulk *bulk = arg;
 	struct segment segment;
 	int rc = 0;
 
@@ -37,23 +36,40 @@ static int bulk_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, u
 	if (is_fresh(&optimizer->tiles[tile]))
 		init_slice(optimizer, tile, from, n);
 	while (!rc && next_segment(optimizer, &at, end, &segment)) {
-		const struct nvs_state_run run = state_open(optimizer, tile, &segment, thread,
-							    !bulk->import);
-		int expected = 0;
+		const struct state_run packed = state_packed(optimizer, tile, &segment);
+		const struct nvs_state_run run = state_open(optimizer, &packed, &segment, thread,
+							    !import);
 
-		/* The first error ends the pass. */
-		rc = __atomic_load_n(&bulk->rc, __ATOMIC_RELAXED);
-		if (!rc)
-			rc = bulk->fn(bulk->arg, &run);
-		if (rc > 0)
-			rc = -EINVAL;
-		if (rc)
-			__atomic_compare_exchange_n(&bulk->rc, &expected, rc, false,
-						    __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-		else if (bulk->import)
-			state_close(optimizer, tile, &segment, &run, 0);
+		rc = move(arg, &run, thread);
+		if (!rc && import)
+			state_close(optimizer, &packed, &segment, &run, 0);
 	}
 	return rc;
+}
+
+/* Has the caller's function move it. The first error ends the pass. */
+static int call_function(void *arg, const struct nvs_state_run *run, unsigned thread)
+{
+	struct bulk *bulk = arg;
+	int rc = __atomic_load_n(&bulk->rc, __ATOMIC_RELAXED), expected = 0;
+
+	(void)thread;
+	if (!rc)
+		rc = bulk->fn(bulk->arg, run);
+	if (rc > 0)
+		rc = -EINVAL;
+	if (rc)
+		__atomic_compare_exchange_n(&bulk->rc, &expected, rc, false, __ATOMIC_RELAXED,
+					    __ATOMIC_RELAXED);
+	return rc;
+}
+
+static int bulk_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
+		      uint64_t n, unsigned thread)
+{
+	const struct bulk *bulk = arg;
+
+	return move_slice(optimizer, tile, from, n, thread, bulk->import, call_function, arg);
 }
 
 int bulk_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void *arg,

@@ -59,19 +59,17 @@ void format_settle(struct nvs_optimizer *optimizer)
 		optimizer->splits = false;
 }
 
-/* Whether a tile holds the values of a part as float32. */
-static bool is_float(const struct nvs_optimizer *optimizer, size_t tile, unsigned part)
+/* Whether the values of a part are there as float32. */
+static bool is_float(const struct state_run *packed, unsigned part)
 {
-	bool split = optimizer->tiles[tile].split;
-
 	if (part == NVS_MASTER)
-		return !split;
-	return optimizer->moments == MOMENTS_FP32 && (part == NVS_EXP_AVG || !split);
+		return !packed->split;
+	return packed->moments == MOMENTS_FP32 && (part == NVS_EXP_AVG || !packed->split);
 }
 
-bool is_packed(const struct nvs_optimizer *optimizer, size_t tile)
+bool is_packed(const struct state_run *packed)
 {
-	return optimizer->moments != MOMENTS_FP32 || optimizer->tiles[tile].split;
+	return packed->moments != MOMENTS_FP32 || packed->split;
 }
 
 /* ---- Bytes ---- */
@@ -88,6 +86,15 @@ uint64_t part_nbytes(const struct nvs_optimizer *optimizer, size_t tile, unsigne
 	return part == NVS_MASTER
 		       ? optimizer->tile_numel * master_size(optimizer->tiles[tile].split)
 		       : moment_nbytes(optimizer, optimizer->tile_numel);
+}
+
+uint64_t tile_nbytes(const struct nvs_optimizer *optimizer, size_t tile)
+{
+	uint64_t nbytes = 0;
+
+	for (unsigned part = 0; part < PARTS; part++)
+		nbytes += part_nbytes(optimizer, tile, part);
+	return nbytes;
 }
 
 enum nvs_dtype part_dtype(const struct nvs_optimizer *optimizer, size_t tile, unsigned part)
@@ -172,57 +179,54 @@ void *group_weights(const struct nvs_optimizer *optimizer, const struct segment 
 
 /* ---- Slices, as float32 ---- */
 
-struct nvs_state_run state_open(const struct nvs_optimizer *optimizer, size_t tile,
-				const struct segment *segment, unsigned thread, bool read)
+struct nvs_state_run state_open(const struct nvs_optimizer *optimizer,
+				const struct state_run *packed, const struct segment *segment,
+				unsigned thread, bool read)
 {
-	const struct state_run packed = state_packed(optimizer, tile, segment);
 	float *floats;
 	struct nvs_state_run run = {
 		.size = sizeof(run),
 		.group = segment->group,
 		.offset = segment->offset,
 		.numel = segment->numel,
-		.master = packed.master,
-		.exp_avg = packed.exp_avg,
-		.exp_avg_sq = packed.exp_avg_sq,
+		.master = packed->master,
+		.exp_avg = packed->exp_avg,
+		.exp_avg_sq = packed->exp_avg_sq,
 	};
 
 	assert(segment->group < optimizer->ngroups);
-	if (!is_packed(optimizer, tile))
+	if (!is_packed(packed))
 		return run;
 	floats = optimizer->floats[thread];
 	assert(segment->numel <= SLICE);
-	if (!is_float(optimizer, tile, NVS_MASTER))
+	if (!is_float(packed, NVS_MASTER))
 		run.master = floats;
-	if (!is_float(optimizer, tile, NVS_EXP_AVG))
+	if (!is_float(packed, NVS_EXP_AVG))
 		run.exp_avg = floats + SLICE;
-	if (!is_float(optimizer, tile, NVS_EXP_AVG_SQ))
+	if (!is_float(packed, NVS_EXP_AVG_SQ))
 		run.exp_avg_sq = floats + (size_t)2 * SLICE;
 	if (read)
 		optimizer->kernel->unpack(
-			&packed, packed.split ? group_weights(optimizer, segment) : NULL,
-			is_float(optimizer, tile, NVS_MASTER) ? NULL : run.master,
-			is_float(optimizer, tile, NVS_EXP_AVG) ? NULL : run.exp_avg,
-			is_float(optimizer, tile, NVS_EXP_AVG_SQ) ? NULL : run.exp_avg_sq,
-			segment->numel);
+			packed, packed->split ? group_weights(optimizer, segment) : NULL,
+			is_float(packed, NVS_MASTER) ? NULL : run.master,
+			is_float(packed, NVS_EXP_AVG) ? NULL : run.exp_avg,
+			is_float(packed, NVS_EXP_AVG_SQ) ? NULL : run.exp_avg_sq, segment->numel);
 	return run;
 }
 
-void state_close(const struct nvs_optimizer *optimizer, size_t tile, const struct segment *segment,
-		 const struct nvs_state_run *run, uint64_t step)
+void state_close(const struct nvs_optimizer *optimizer, const struct state_run *packed,
+		 const struct segment *segment, const struct nvs_state_run *run, uint64_t step)
 {
 	const struct noise noise = noise_at(optimizer, segment, step);
-	const struct state_run packed = state_packed(optimizer, tile, segment);
 
-	if (is_packed(optimizer, tile))
-		optimizer->kernel->pack(
-			&packed, step ? &noise : NULL,
-			is_float(optimizer, tile, NVS_MASTER) ? NULL : run->master,
-			is_float(optimizer, tile, NVS_EXP_AVG) ? NULL : run->exp_avg,
-			is_float(optimizer, tile, NVS_EXP_AVG_SQ) ? NULL : run->exp_avg_sq,
-			packed.split ? group_weights(optimizer, segment) : NULL, NVS_BF16,
-			segment->numel);
-	if (!packed.split)
+	if (is_packed(packed))
+		optimizer->kernel->pack(packed, step ? &noise : NULL,
+					is_float(packed, NVS_MASTER) ? NULL : run->master,
+					is_float(packed, NVS_EXP_AVG) ? NULL : run->exp_avg,
+					is_float(packed, NVS_EXP_AVG_SQ) ? NULL : run->exp_avg_sq,
+					packed->split ? group_weights(optimizer, segment) : NULL,
+					NVS_BF16, segment->numel);
+	if (!packed->split)
 		give_weights(optimizer, segment, run->master);
 }
 
@@ -315,14 +319,16 @@ static void take_piece(const struct nvs_optimizer *optimizer, size_t tile, unsig
 				 : NULL;
 }
 
+/* The part of a segment where it is there as float32; NULL: it is packed. */
 static float *float_part(const struct nvs_optimizer *optimizer, size_t tile, unsigned part,
 			 const struct segment *segment)
 {
+	const struct state_run packed = {.moments = optimizer->moments,
+					 .split = optimizer->tiles[tile].split};
 	uint64_t within = segment->at - tile * optimizer->tile_numel;
 
-	assert(is_float(optimizer, tile, part));
 	assert(within + segment->numel <= optimizer->tile_numel);
-	return (float *)tile_part(optimizer, tile, part) + within;
+	return is_float(&packed, part) ? (float *)tile_part(optimizer, tile, part) + within : NULL;
 }
 
 static void unpack_part(const struct nvs_optimizer *optimizer, const struct piece *piece,
@@ -336,11 +342,11 @@ static void unpack_part(const struct nvs_optimizer *optimizer, const struct piec
 void part_read(const struct nvs_optimizer *optimizer, size_t tile, unsigned part,
 	       const struct segment *segment, float *to)
 {
+	const float *values = float_part(optimizer, tile, part, segment);
 	struct piece piece = {0};
 
-	if (is_float(optimizer, tile, part)) {
-		memcpy(to, float_part(optimizer, tile, part, segment),
-		       segment->numel * sizeof(float));
+	if (values) {
+		memcpy(to, values, segment->numel * sizeof(float));
 		return;
 	}
 	for (uint64_t done = 0; done < segment->numel; done += piece.take) {
@@ -357,11 +363,11 @@ void part_read(const struct nvs_optimizer *optimizer, size_t tile, unsigned part
 void part_write(const struct nvs_optimizer *optimizer, size_t tile, unsigned part,
 		const struct segment *segment, const float *from)
 {
+	float *kept = float_part(optimizer, tile, part, segment);
 	struct piece piece = {0};
 
-	if (is_float(optimizer, tile, part)) {
-		memcpy(float_part(optimizer, tile, part, segment), from,
-		       segment->numel * sizeof(float));
+	if (kept) {
+		memcpy(kept, from, segment->numel * sizeof(float));
 		return;
 	}
 	for (uint64_t done = 0; done < segment->numel; done += piece.take) {

@@ -20,9 +20,10 @@ static int begin_tile(struct nvs_optimizer *optimizer, void *arg, size_t tile, u
 	if (is_fresh(&optimizer->tiles[tile]))
 		init_slice(optimizer, tile, from, n);
 	while (next_segment(optimizer, &at, end, &segment)) {
-		const struct nvs_state_run run = state_open(optimizer, tile, &segment, 0, false);
+		const struct state_run packed = state_packed(optimizer, tile, &segment);
+		const struct nvs_state_run run = state_open(optimizer, &packed, &segment, 0, false);
 
-		assert(!is_packed(optimizer, tile));
+		assert(!is_packed(&packed));
 		mover->begin(mover->arg, &run, flight);
 	}
 	return 0;
@@ -44,49 +45,35 @@ static int complete_import(struct nvs_optimizer *optimizer, void *arg, size_t ti
 	int rc = complete_tile(optimizer, arg, tile, flight);
 	struct segment segment;
 
-	while (!rc && next_segment(optimizer, &at, end, &segment)) {
-		const struct nvs_state_run run = state_open(optimizer, tile, &segment, 0, false);
-
-		state_close(optimizer, tile, &segment, &run, 0);
-	}
+	while (!rc && next_segment(optimizer, &at, end, &segment))
+		give_weights(optimizer, &segment, state_packed(optimizer, tile, &segment).master);
 	return rc;
 }
 
 /* ---- By slices, where the state is not float32 ---- */
 
-/* Moves slices through the float32 memory of the thread, whose number is that of its flight. */
-static int move_slice(struct nvs_optimizer *optimizer, const struct tile_mover *mover, size_t tile,
-		      uint64_t from, uint64_t n, unsigned thread, bool import)
+/* Through the float32 memory of the thread, whose number is that of its flight. */
+static int transfer_run(void *arg, const struct nvs_state_run *run, unsigned thread)
 {
-	uint64_t at = tile * optimizer->tile_numel + from, end = at + n;
-	struct segment segment;
-	int rc = 0;
+	const struct tile_mover *mover = arg;
+	int rc;
 
-	if (is_fresh(&optimizer->tiles[tile]))
-		init_slice(optimizer, tile, from, n);
-	while (!rc && next_segment(optimizer, &at, end, &segment)) {
-		const struct nvs_state_run run = state_open(optimizer, tile, &segment, thread,
-							    !import);
-
-		mover->begin(mover->arg, &run, thread);
-		rc = mover->complete(mover->arg, thread);
-		assert(rc <= 0);
-		if (!rc && import)
-			state_close(optimizer, tile, &segment, &run, 0);
-	}
+	mover->begin(mover->arg, run, thread);
+	rc = mover->complete(mover->arg, thread);
+	assert(rc <= 0);
 	return rc;
 }
 
 static int export_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
 			uint64_t n, unsigned thread)
 {
-	return move_slice(optimizer, arg, tile, from, n, thread, false);
+	return move_slice(optimizer, tile, from, n, thread, false, transfer_run, arg);
 }
 
 static int import_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
 			uint64_t n, unsigned thread)
 {
-	return move_slice(optimizer, arg, tile, from, n, thread, true);
+	return move_slice(optimizer, tile, from, n, thread, true, transfer_run, arg);
 }
 
 /* ---- The calls ---- */

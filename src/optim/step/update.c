@@ -36,9 +36,10 @@ static void *new_weights(const struct nvs_optimizer *optimizer, const struct seg
 /* The caller's function receives fp32 gradients; weights without an array are rounded
  * afterwards. */
 static void update_by_caller(struct nvs_optimizer *optimizer, const struct update *update,
-			     size_t tile, const struct segment *segment, unsigned thread)
+			     const struct state_run *packed, const struct segment *segment,
+			     unsigned thread)
 {
-	const struct nvs_state_run state = state_open(optimizer, tile, segment, thread, true);
+	const struct nvs_state_run state = state_open(optimizer, packed, segment, thread, true);
 	float *scratch = optimizer->scratch[thread];
 	uint64_t step = optimizer->step + 1;
 	enum nvs_dtype dtype;
@@ -59,7 +60,7 @@ static void update_by_caller(struct nvs_optimizer *optimizer, const struct updat
 	optimizer->kernel->convert(scratch, NVS_F32, gradients, dtype, update->adam.grad_factor,
 				   segment->numel);
 	optimizer->update(optimizer->update_arg, &run);
-	state_close(optimizer, tile, segment, &state, step);
+	state_close(optimizer, packed, segment, &state, step);
 	if (!group_weights(optimizer, segment) && new_weights(optimizer, segment, thread))
 		optimizer->kernel->convert(optimizer->lowered[thread],
 					   optimizer->groups[segment->group].dtype, state.master,
@@ -70,21 +71,23 @@ static void update_segment(struct nvs_optimizer *optimizer, const struct update 
 			   size_t tile, const struct segment *segment, unsigned thread)
 {
 	const struct state_run packed = state_packed(optimizer, tile, segment);
-	const struct noise noise = noise_at(optimizer, segment, optimizer->step + 1);
 	enum nvs_dtype weights_dtype = optimizer->groups[segment->group].dtype, dtype;
 	void *weights = new_weights(optimizer, segment, thread);
 	const char *gradients = gradients_at(optimizer, segment, &dtype);
 
 	assert(thread < threads_count(optimizer->threads) && segment->numel <= SLICE);
-	if (optimizer->update)
-		update_by_caller(optimizer, update, tile, segment, thread);
-	else if (is_packed(optimizer, tile))
+	if (optimizer->update) {
+		update_by_caller(optimizer, update, &packed, segment, thread);
+	} else if (is_packed(&packed)) {
+		const struct noise noise = noise_at(optimizer, segment, optimizer->step + 1);
+
 		optimizer->kernel->adam_packed(&update->adam, &packed, &noise, gradients, dtype,
 					       weights, weights_dtype, segment->numel);
-	else
+	} else {
 		optimizer->kernel->adam(&update->adam, packed.master, packed.exp_avg,
 					packed.exp_avg_sq, gradients, dtype, weights, weights_dtype,
 					segment->numel);
+	}
 	if (optimizer->weights_final)
 		optimizer->weights_final(optimizer->weights_final_arg, segment->group,
 					 segment->offset, segment->numel, weights_dtype,
