@@ -106,6 +106,8 @@ struct nvs_config {
 };
 
 bool block_exists(enum nvs_block block);
+/* As the key nvswap.optimizer_state has it. */
+const char *optimizer_state_name(enum nvs_optimizer_state state);
 /* Whether a store of the configuration is verified, if it is on a drive. */
 bool config_verifies(const struct nvs_config *config);
 

@@ -69,6 +69,12 @@ static const struct config_choices grad_dtypes = {grad_names, COUNT_OF(grad_name
 static const struct config_choices optimizer_states = {state_names, COUNT_OF(state_names), true};
 static const struct config_choices deepspeed_depths = {depth_names, COUNT_OF(depth_names), false};
 
+const char *optimizer_state_name(enum nvs_optimizer_state state)
+{
+	assert((unsigned)state < COUNT_OF(state_names));
+	return state_names[state];
+}
+
 const struct config_key config_keys[] = {
 	BLOCK(ROOT, "aio", AIO),
 	BLOCK(ROOT, "zero_optimization", ZERO),

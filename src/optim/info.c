@@ -23,7 +23,6 @@ int nvs_optimizer_get_info(struct nvs_optimizer *optimizer, struct nvs_optimizer
 			   struct nvs_error *error)
 {
 	struct nvs_optimizer_info full;
-	uint64_t nbytes = 0;
 	int rc = call_begin(optimizer, 0, error);
 
 	if (rc)
@@ -36,20 +35,11 @@ int nvs_optimizer_get_info(struct nvs_optimizer *optimizer, struct nvs_optimizer
 		.unfinished = is_unfinished(optimizer),
 		.generation = nvs_engine_generation(optimizer->engine),
 		.state = optimizer->state,
+		.numel = optimizer->numel,
+		.split_numel = optimizer->split_numel,
+		.step_bytes = 2 * (double)optimizer->state_bytes /
+			      ((double)optimizer->ntiles * (double)optimizer->tile_numel),
 	};
-	for (size_t i = 0; i < optimizer->ngroups; i++)
-		full.numel += optimizer->groups[i].numel;
-	for (size_t i = 0; i < optimizer->ntiles; i++) {
-		uint64_t at = i * optimizer->tile_numel, end = at + optimizer->tile_numel;
-		struct segment segment;
-
-		for (unsigned part = 0; part < PARTS; part++)
-			nbytes += part_nbytes(optimizer, i, part);
-		while (optimizer->tiles[i].split && next_segment(optimizer, &at, end, &segment))
-			full.split_numel += segment.numel;
-	}
-	full.step_bytes = 2 * (double)nbytes /
-			  ((double)optimizer->ntiles * (double)optimizer->tile_numel);
 	call_end(optimizer);
 	return copy_out(info, &full, sizeof(full), error);
 }

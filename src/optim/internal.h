@@ -153,8 +153,10 @@ struct nvs_optimizer {
 	/* The format of the state: see state/format.c. */
 	enum nvs_optimizer_state state;
 	enum moments moments;
-	bool splits;	  /* master weights of bf16 weights are these and remainders */
-	bool takes_state; /* the state of the kept store, whatever is configured */
+	bool splits;		     /* master weights of bf16 weights are these and remainders */
+	bool takes_state;	     /* the state of the kept store, whatever is configured */
+	uint64_t numel, split_numel; /* of all groups; of these, in split tiles */
+	uint64_t state_bytes;	     /* of all tiles */
 
 	enum nvs_dtype gradient_dtype;
 	uint64_t gradient_numel; /* of a gradient tile */

@@ -18,10 +18,7 @@ struct tensor_kind {
 	const char *const *what;
 	size_t each;
 	uint64_t numel;
-	/* The bytes of one of them, and the type of its elements. */
-	uint64_t (*nbytes)(const struct nvs_optimizer *optimizer, size_t place, unsigned which);
-	enum nvs_dtype (*dtype)(const struct nvs_optimizer *optimizer, size_t place,
-				unsigned which);
+	bool gradients; /* false: parts of tiles */
 };
 
 /* Registers tensors side by side, in the order of the flat space. */
@@ -38,7 +35,10 @@ static int register_some(struct nvs_optimizer *optimizer, const struct tensor_ki
 		/* Names a tensor by its first group, for errors. */
 		size_t place = (first + i) / kind->each;
 		unsigned which = (unsigned)((first + i) % kind->each);
-		enum nvs_dtype dtype = kind->dtype(optimizer, place, which);
+		enum nvs_dtype dtype = kind->gradients ? optimizer->gradient_dtype
+						       : part_dtype(optimizer, place, which);
+		uint64_t nbytes = kind->gradients ? gradients_nbytes(optimizer)
+						  : part_nbytes(optimizer, place, which);
 		uint64_t from = place * kind->numel;
 		struct segment segment = {0};
 		bool found = next_segment(optimizer, &from, from + kind->numel, &segment);
@@ -55,8 +55,7 @@ static int register_some(struct nvs_optimizer *optimizer, const struct tensor_ki
 		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
 						    .name = names[i],
 						    .dtype = dtype,
-						    .numel = kind->nbytes(optimizer, place, which) /
-							     nvs_dtype_size(dtype)};
+						    .numel = nbytes / nvs_dtype_size(dtype)};
 	}
 	if (specs && names)
 		rc = batch_register(optimizer->engine, specs, n, tensors, error);
@@ -72,8 +71,7 @@ static int register_some(struct nvs_optimizer *optimizer, const struct tensor_ki
 int register_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	static const char *const parts[PARTS] = {"master", "exp_avg", "exp_avg_sq"};
-	const struct tensor_kind kind = {parts, PARTS, optimizer->tile_numel, part_nbytes,
-					 part_dtype};
+	const struct tensor_kind kind = {parts, PARTS, optimizer->tile_numel, false};
 	size_t n = PARTS * (optimizer->keep ? optimizer->ntiles : optimizer->noffloaded);
 	struct nvs_tensor *tensors[REGISTERED_AT_ONCE];
 	int rc = 0;
@@ -90,27 +88,10 @@ int register_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	return rc;
 }
 
-static uint64_t nbytes_of_gradients(const struct nvs_optimizer *optimizer, size_t place,
-				    unsigned which)
-{
-	(void)place;
-	(void)which;
-	return gradients_nbytes(optimizer);
-}
-
-static enum nvs_dtype dtype_of_gradients(const struct nvs_optimizer *optimizer, size_t place,
-					 unsigned which)
-{
-	(void)place;
-	(void)which;
-	return optimizer->gradient_dtype;
-}
-
 int register_gradients(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	static const char *const what[] = {"gradients"};
-	const struct tensor_kind kind = {what, 1, optimizer->gradient_numel, nbytes_of_gradients,
-					 dtype_of_gradients};
+	const struct tensor_kind kind = {what, 1, optimizer->gradient_numel, true};
 	struct nvs_tensor *tensors[REGISTERED_AT_ONCE];
 	size_t n = optimizer->gradients_registered ? 0 : optimizer->ngradients;
 	int rc = 0;

@@ -116,10 +116,6 @@ static int read_header(struct nvs_optimizer *optimizer, struct nvs_error *error)
 /* A store's format stays: a run with another one would convert it unasked. */
 static int adopt_format(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	static const char *const names[] = {[NVS_STATE_FP32] = "fp32",
-					    [NVS_STATE_SPLIT] = "split",
-					    [NVS_STATE_BF16] = "bf16",
-					    [NVS_STATE_8BIT] = "8bit"};
 	enum nvs_optimizer_state stored = optimizer->stored.state;
 
 	if (optimizer->takes_state)
@@ -132,7 +128,8 @@ static int adopt_format(struct nvs_optimizer *optimizer, struct nvs_error *error
 		"nvswap.optimizer_state is %s: set it to \"%s\"; or export the state with "
 		"nvswap store export, remove the store, make it anew with this setting, "
 		"and import the state",
-		names[stored], names[optimizer->state], names[stored]);
+		optimizer_state_name(stored), optimizer_state_name(optimizer->state),
+		optimizer_state_name(stored));
 }
 
 int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nvs_error *error)

@@ -281,18 +281,26 @@ static void place_groups(struct nvs_optimizer *optimizer)
 		optimizer->noffloaded = optimizer->ntiles;
 }
 
-/* A tile that holds a group with whole master weights has no others. */
-static bool splits_tile(const struct nvs_optimizer *optimizer, size_t tile)
+/* Decides which tiles are split, those of which all groups may be, and counts. */
+static void settle_tiles(struct nvs_optimizer *optimizer)
 {
-	uint64_t at = tile * optimizer->tile_numel, end = at + optimizer->tile_numel;
-	struct segment segment;
+	for (size_t i = 0; i < optimizer->ntiles; i++) {
+		uint64_t at = i * optimizer->tile_numel, end = at + optimizer->tile_numel;
+		uint64_t numel = 0;
+		bool split = optimizer->splits;
+		struct segment segment;
 
-	if (!optimizer->splits)
-		return false;
-	while (next_segment(optimizer, &at, end, &segment))
-		if (!splits_group(optimizer, &optimizer->groups[segment.group]))
-			return false;
-	return true;
+		while (next_segment(optimizer, &at, end, &segment)) {
+			numel += segment.numel;
+			split &= splits_group(optimizer, &optimizer->groups[segment.group]);
+		}
+		optimizer->tiles[i].split = split;
+		optimizer->numel += numel;
+		optimizer->split_numel += split ? numel : 0;
+		optimizer->state_bytes += tile_nbytes(optimizer, i);
+		if (i >= optimizer->noffloaded)
+			optimizer->host_bytes += tile_nbytes(optimizer, i);
+	}
 }
 
 int layout_tiles(struct nvs_optimizer *optimizer, uint64_t tile_numel, struct nvs_error *error)
@@ -316,17 +324,13 @@ int layout_tiles(struct nvs_optimizer *optimizer, uint64_t tile_numel, struct nv
 	    !optimizer->gradients)
 		return error_set(error, -ENOMEM, "out of memory for %zu tiles", optimizer->ntiles);
 	layout_check(optimizer);
-	for (size_t i = 0; i < optimizer->ntiles; i++)
-		optimizer->tiles[i].split = splits_tile(optimizer, i);
+	settle_tiles(optimizer);
 
 	char *host;
 	char text[32];
 
 	/* Maps memory whose pages are touched only when the tiles are created. */
 	assert(optimizer->noffloaded <= optimizer->ntiles);
-	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles; i++)
-		for (unsigned part = 0; part < PARTS; part++)
-			optimizer->host_bytes += part_nbytes(optimizer, i, part);
 	if (!optimizer->host_bytes)
 		return 0;
 	host = mmap(NULL, optimizer->host_bytes, PROT_READ | PROT_WRITE,
@@ -341,8 +345,7 @@ int layout_tiles(struct nvs_optimizer *optimizer, uint64_t tile_numel, struct nv
 	optimizer->host = host;
 	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles; i++) {
 		optimizer->tiles[i].host = host;
-		for (unsigned part = 0; part < PARTS; part++)
-			host += part_nbytes(optimizer, i, part);
+		host += tile_nbytes(optimizer, i);
 	}
 	assert(host == optimizer->host + optimizer->host_bytes);
 	return 0;
