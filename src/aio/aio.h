@@ -36,6 +36,8 @@ struct file_member {
 int file_create(struct nvs_aio *aio, const struct file_member *members, unsigned n, uint64_t stripe,
 		bool writable, bool padded, struct nvs_file **file, struct nvs_error *error);
 
+/* The member that has the byte at an offset of the file. */
+unsigned file_member_at(const struct nvs_file *file, uint64_t offset);
 /* Bytes that completed I/Os have written to the file's member, with retries and padding. */
 uint64_t file_written(const struct nvs_file *file, unsigned member);
 

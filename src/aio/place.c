@@ -46,6 +46,11 @@ struct place file_place(const struct nvs_file *file, uint64_t offset)
 			      .nbytes = file->stripe - within};
 }
 
+unsigned file_member_at(const struct nvs_file *file, uint64_t offset)
+{
+	return (unsigned)(file_place(file, offset).member - file->members);
+}
+
 uint64_t file_written(const struct nvs_file *file, unsigned member)
 {
 	assert(member < file->nmembers);

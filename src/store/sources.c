@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include "aio/aio.h"
 #include "base/numbers.h"
 #include "store/internal.h"
 
@@ -34,18 +35,7 @@ const char *sources_path(const struct sources *sources)
 
 static const struct source *source_at(const struct store *store, uint64_t offset)
 {
-	const struct sources *sources = store->sources;
-	size_t low = 0, high = sources->n;
-
-	while (high - low > 1) {
-		size_t middle = low + (high - low) / 2;
-
-		if (sources->source[middle].first <= offset)
-			low = middle;
-		else
-			high = middle;
-	}
-	return &sources->source[low];
+	return &store->sources->source[file_member_at(store->file, offset)];
 }
 
 uint64_t store_file_offset(const struct store *store, size_t file, uint64_t offset)

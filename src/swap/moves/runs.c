@@ -10,6 +10,7 @@
 
 #include "aio/completions.h"
 #include "base/clock.h"
+#include "base/numbers.h"
 #include "base/state_checks.h"
 #include "swap/moves/moves.h"
 
@@ -156,7 +157,7 @@ static void gather(struct transfer *run, struct nvs_tensor *const *tensors, size
 					 .data = tensor->data,
 					 .offset = tensor->place,
 					 .nbytes = tensor->rest->loaded};
-		run->nbytes = run->nbytes > end ? run->nbytes : end;
+		run->nbytes = max_u64(run->nbytes, end);
 	}
 	run->segments = &tensors[0]->rest->segment;
 }

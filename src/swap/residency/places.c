@@ -5,6 +5,7 @@
  */
 #include <assert.h>
 
+#include "base/numbers.h"
 #include "swap/residency/internal.h"
 
 /* A run's memory comes free only when all of it has moved, so runs are a few blocks long. */
@@ -110,7 +111,7 @@ size_t gather_length(const struct nvs_engine *engine, struct nvs_tensor *const *
 		    tensor->place > end + GAP_MAX || its_end - first->place > limit ||
 		    !store_same_file(engine->store, first->place, tensor->place))
 			break;
-		end = end > its_end ? end : its_end;
+		end = max_u64(end, its_end);
 	}
 	return i;
 }
