@@ -6,9 +6,9 @@
  */
 #include "config/config.h"
 #include "optim/kernels/kernel.h"
+#include "support/support.h"
 #include "support/tests.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,26 +20,6 @@
 static const enum nvs_dtype dtypes[] = {NVS_F32, NVS_BF16, NVS_F16};
 
 static uint64_t random_state;
-
-static void seed(uint64_t value)
-{
-	printf("seed %" PRIu64 "\n", value);
-	random_state = value * 2 + 1;
-}
-
-static uint64_t next_random(void)
-{
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return random_state;
-}
-
-/* A random value in [-1, 1). */
-static double next_value(void)
-{
-	return (double)(next_random() >> 11) / 0x1p52 - 1;
-}
 
 /* ---- Reference of the element types ---- */
 
@@ -230,7 +210,9 @@ TEST(test_narrowing_rounds_to_nearest_even)
 static void fill(void *array, enum nvs_dtype dtype, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
-		put(array, dtype, i, ldexp(next_value(), (int)(next_random() % 24) - 16));
+		put(array, dtype, i,
+		    ldexp(random_value(&random_state),
+			  (int)(random_next(&random_state) % 24) - 16));
 }
 
 static void check_convert_and_add(const struct kernel *kernel, enum nvs_dtype to_dtype,
@@ -267,7 +249,7 @@ TEST(test_convert_and_add_round_once_and_stay_within_n)
 {
 	const struct kernel *kernel;
 
-	seed(11);
+	random_state = random_seed("test_convert_and_add_round_once_and_stay_within_n");
 	for (unsigned k = 0; (kernel = kernel_at(k)); k++)
 		for (unsigned to = 0; to < LENGTH(dtypes); to++)
 			for (unsigned from = 0; from < LENGTH(dtypes); from++)
@@ -293,7 +275,7 @@ TEST(test_sums_of_squares_are_added_in_the_order_promised)
 	const struct kernel *kernel;
 	float from[SUM_BLOCK];
 
-	seed(12);
+	random_state = random_seed("test_sums_of_squares_are_added_in_the_order_promised");
 	for (unsigned k = 0; (kernel = kernel_at(k)); k++) {
 		for (unsigned t = 0; t < LENGTH(dtypes); t++) {
 			fill(from, dtypes[t], SUM_BLOCK);
@@ -420,7 +402,7 @@ static unsigned make_runs(struct run *runs, struct reference *reference)
 	}
 	assert_true(count <= RUNS_MAX);
 	for (unsigned i = 0; i < ELEMENTS; i++) {
-		float w = (float)next_value();
+		float w = (float)random_value(&random_state);
 
 		reference->w[i] = w;
 		reference->w_max[i] = fabsf(w);
@@ -439,7 +421,7 @@ static void make_gradients(float *gradients, enum nvs_dtype dtype, double *unsca
 {
 	for (unsigned i = 0; i < ELEMENTS; i++) {
 		put(gradients, dtype, i,
-		    (next_value() + 0.3) * pow(10, -(int)(i % 7)) / grad_factor);
+		    (random_value(&random_state) + 0.3) * pow(10, -(int)(i % 7)) / grad_factor);
 		unscaled[i] = get(gradients, dtype, i) * grad_factor;
 	}
 }
@@ -473,7 +455,7 @@ static void follow_reference(const struct optimizer_config *config, enum nvs_dty
 
 TEST(test_adam_follows_double_precision_for_1000_steps)
 {
-	seed(13);
+	random_state = random_seed("test_adam_follows_double_precision_for_1000_steps");
 	for (unsigned mode = 0; mode < 8; mode++) {
 		struct optimizer_config config = plain_adam;
 
@@ -498,14 +480,14 @@ static float any_bits(void)
 {
 	static const float specials[] = {0.0f,	    -0.0f,	INFINITY,  -INFINITY, NAN,
 					 0x1p-149f, -0x1p-130f, 0x1p-126f, 3e38f,     65520.0f};
-	uint64_t random = next_random();
+	uint64_t random = random_next(&random_state);
 	uint32_t bits = (uint32_t)(random >> 32);
 	float x;
 
 	if (random % 4 == 0)
 		return specials[random / 4 % LENGTH(specials)];
 	if (random % 4 == 1)
-		return (float)next_value();
+		return (float)random_value(&random_state);
 	memcpy(&x, &bits, sizeof(x));
 	return x;
 }
@@ -542,11 +524,12 @@ static void compare_kernels(enum nvs_dtype gradients_dtype, const enum nvs_dtype
 			    size_t n)
 {
 	static arrays start, expected, found;
-	struct adam adam = adam_factors(&plain_adam, 1e-3, 1 + next_random() % 100, 0.125);
+	struct adam adam = adam_factors(&plain_adam, 1e-3, 1 + random_next(&random_state) % 100,
+					0.125);
 	const struct kernel *kernel, *plain = NULL;
 
-	adam.decay = next_random() % 2 ? 0 : 0.01f;
-	adam.decoupled = next_random() % 2;
+	adam.decay = random_next(&random_state) % 2 ? 0 : 0.01f;
+	adam.decoupled = random_next(&random_state) % 2;
 	for (unsigned k = 0; k < ARRAYS; k++)
 		for (size_t i = 0; i < LENGTH(start[k]); i++)
 			start[k][i] = i < n + 2 ? any_bits() : 0;
@@ -567,7 +550,7 @@ static void compare_kernels(enum nvs_dtype gradients_dtype, const enum nvs_dtype
 
 TEST(test_all_kernels_give_the_same_bits_at_any_length_and_address)
 {
-	seed(14);
+	random_state = random_seed("test_all_kernels_give_the_same_bits_at_any_length_and_address");
 	for (unsigned from = 0; from < LENGTH(dtypes); from++) {
 		for (unsigned to = 0; to <= LENGTH(dtypes); to++) {
 			const enum nvs_dtype *weights = to < LENGTH(dtypes) ? &dtypes[to] : NULL;

@@ -6,9 +6,9 @@
  */
 #include "config/config.h"
 #include "optim/kernels/kernel.h"
+#include "support/support.h"
 #include "support/tests.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,33 +38,13 @@ static const struct optimizer_config plain_adam = {
 
 static uint64_t random_state;
 
-static void seed(uint64_t value)
-{
-	printf("seed %" PRIu64 "\n", value);
-	random_state = value * 2 + 1;
-}
-
-static uint64_t next_random(void)
-{
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return random_state;
-}
-
-/* In [-1, 1). */
-static double next_value(void)
-{
-	return (double)(next_random() >> 11) / 0x1p52 - 1;
-}
-
 /* About normal. */
 static double next_normal(void)
 {
 	double sum = 0;
 
 	for (unsigned i = 0; i < 12; i++)
-		sum += next_value() / 2;
+		sum += random_value(&random_state) / 2;
 	return sum;
 }
 
@@ -223,7 +203,8 @@ TEST(test_a_split_master_comes_back_for_every_bf16_weight_and_rounding)
 {
 	const struct kernel *kernel;
 
-	seed(21);
+	random_state =
+		random_seed("test_a_split_master_comes_back_for_every_bf16_weight_and_rounding");
 	for (unsigned k = 0; (kernel = kernel_at(k)); k++) {
 		for (unsigned f = 0; f < LENGTH(formats); f++) {
 			if (!formats[f].split)
@@ -231,7 +212,8 @@ TEST(test_a_split_master_comes_back_for_every_bf16_weight_and_rounding)
 			for (unsigned i = 0; i < LENGTH(lows); i++)
 				check_split(kernel, &formats[f], lows[i]);
 			for (unsigned i = 0; i < 5; i++)
-				check_split(kernel, &formats[f], next_random() % HALVES);
+				check_split(kernel, &formats[f],
+					    random_next(&random_state) % HALVES);
 		}
 	}
 }
@@ -244,15 +226,15 @@ TEST(test_steps_of_split_state_are_those_of_fp32_bit_for_bit)
 	static float gradients[HALVES];
 	const struct kernel *kernel;
 
-	seed(22);
+	random_state = random_seed("test_steps_of_split_state_are_those_of_fp32_bit_for_bit");
 	for (unsigned k = 0; (kernel = kernel_at(k)); k++) {
 		for (unsigned round = 0; round < LENGTH(lows); round++) {
 			make_state(&whole, &formats[0], HALVES);
 			make_state(&split, &formats[1], HALVES);
 			for (uint32_t i = 0; i < HALVES; i++) {
 				values.master[i] = float_of(i << 16 | lows[(round + i) % 11]);
-				values.exp_avg[i] = (float)next_value();
-				values.exp_avg_sq[i] = (float)fabs(next_value());
+				values.exp_avg[i] = (float)random_value(&random_state);
+				values.exp_avg_sq[i] = (float)fabs(random_value(&random_state));
 			}
 			pack(kernel, &whole, NULL, &values, HALVES);
 			pack(kernel, &split, NULL, &values, HALVES);
@@ -264,7 +246,7 @@ TEST(test_steps_of_split_state_are_those_of_fp32_bit_for_bit)
 				adam.decay = step == 3 ? 1e-5f : 0;
 				adam.decoupled = true;
 				for (size_t i = 0; i < HALVES; i++)
-					gradients[i] = (float)next_value();
+					gradients[i] = (float)random_value(&random_state);
 				kernel->adam_packed(&adam, &whole.run, NULL, gradients, NVS_F32,
 						    whole.weights, NVS_BF16, HALVES);
 				kernel->adam_packed(&adam, &split.run, NULL, gradients, NVS_F32,
@@ -309,9 +291,9 @@ static float any_value(bool special, double scale)
 	static const float specials[] = {0.0f,	    -0.0f,	INFINITY, -INFINITY, NAN,
 					 0x1p-149f, -0x1p-130f, 3e38f,	  -3.4e38f};
 
-	if (special && next_random() % 16 == 0)
-		return specials[next_random() % LENGTH(specials)];
-	return (float)(scale * next_value() * exp(4 * next_value()));
+	if (special && random_next(&random_state) % 16 == 0)
+		return specials[random_next(&random_state) % LENGTH(specials)];
+	return (float)(scale * random_value(&random_state) * exp(4 * random_value(&random_state)));
 }
 
 static void fill_values(struct values *values, bool special, size_t n)
@@ -382,11 +364,13 @@ static void compare_kernels(const struct format *format, enum nvs_dtype gradient
 	static float gradients[LONGEST];
 	const struct kernel *kernel, *plain = plain_kernel();
 	const enum nvs_dtype dtype = weights_dtype ? *weights_dtype : NVS_F32;
-	struct adam adam = adam_factors(&plain_adam, 1e-3, 1 + next_random() % 100, 0.125);
-	struct noise noise = noise_of(next_random(), 1, 2, next_random() / 2 * STATE_BLOCK);
+	struct adam adam = adam_factors(&plain_adam, 1e-3, 1 + random_next(&random_state) % 100,
+					0.125);
+	struct noise noise = noise_of(random_next(&random_state), 1, 2,
+				      random_next(&random_state) / 2 * STATE_BLOCK);
 
-	adam.decay = next_random() % 2 ? 0 : 0.01f;
-	adam.decoupled = next_random() % 2;
+	adam.decay = random_next(&random_state) % 2 ? 0 : 0.01f;
+	adam.decoupled = random_next(&random_state) % 2;
 	fill_values(&values, special, n);
 	fill_gradients(plain, gradients, gradients_dtype, special, n);
 	make_state_of(&expected, format, dtype, n);
@@ -415,7 +399,7 @@ static void compare_lengths(const struct format *format, enum nvs_dtype gradient
 
 TEST(test_all_kernels_give_the_same_bits_of_packed_state)
 {
-	seed(23);
+	random_state = random_seed("test_all_kernels_give_the_same_bits_of_packed_state");
 	for (unsigned f = 0; f < LENGTH(formats); f++) {
 		for (unsigned from = 0; from < LENGTH(dtypes); from++) {
 			for (unsigned to = 0; to <= LENGTH(dtypes); to++) {
@@ -663,12 +647,12 @@ TEST(test_codes_are_the_nearest_of_their_definition_and_come_back)
 	const size_t n = 40 * STATE_BLOCK + 77;
 	const struct kernel *kernel;
 
-	seed(24);
+	random_state = random_seed("test_codes_are_the_nearest_of_their_definition_and_come_back");
 	for (unsigned k = 0; (kernel = kernel_at(k)); k++) {
 		for (size_t i = 0; i < n; i++) {
 			/* Blocks of magnitudes from 2^-80 up; one in ten elements is zero. */
 			double unit = ldexp(1, (int)(i / STATE_BLOCK) * 4 - 80);
-			bool zero = next_random() % 10 == 0;
+			bool zero = random_next(&random_state) % 10 == 0;
 
 			given.master[i] = 1;
 			given.exp_avg[i] = zero ? 0 : (float)(unit * next_normal());
@@ -691,7 +675,7 @@ TEST(test_parts_of_packed_state_are_set_alone)
 	const size_t n = 3 * STATE_BLOCK + 5;
 	const struct kernel *kernel;
 
-	seed(25);
+	random_state = random_seed("test_parts_of_packed_state_are_set_alone");
 	fill_values(&first, false, n);
 	fill_values(&second, false, n);
 	/* Masters on ties, whose direction is in exp_avg_sq. */
@@ -823,7 +807,7 @@ static struct off follow(const struct format *format, const struct optimizer_con
 	make_state(&state, format, ELEMENTS);
 	memset(&values, 0, sizeof(values));
 	for (unsigned i = 0; i < ELEMENTS; i++) {
-		values.master[i] = (float)next_value();
+		values.master[i] = (float)random_value(&random_state);
 		references[i] = (struct reference){.w = values.master[i]};
 	}
 	pack(kernel, &state, NULL, &values, ELEMENTS);
@@ -877,7 +861,7 @@ TEST(test_steps_of_packed_state_follow_double_precision)
 	/* Bounds of the mean and the most that an element is off. */
 	static const double bounds[4][2] = {{1e-3, 1e-2}, {1e-3, 1e-2}, {0.02, 0.1}, {0.06, 0.3}};
 
-	seed(26);
+	random_state = random_seed("test_steps_of_packed_state_follow_double_precision");
 	config.bias_correction = config.adam_w_mode = true;
 	decaying = fine = config;
 	decaying.weight_decay = 0.1;
@@ -956,7 +940,8 @@ TEST(test_a_gradient_that_is_no_number_spreads_to_its_block_of_codes_and_no_furt
 {
 	const struct kernel *kernel;
 
-	seed(27);
+	random_state = random_seed(
+		"test_a_gradient_that_is_no_number_spreads_to_its_block_of_codes_and_no_further");
 	for (unsigned k = 0; (kernel = kernel_at(k)); k++) {
 		for (unsigned f = 0; f < LENGTH(formats); f++) {
 			const float bad[] = {NAN, -INFINITY, 1e30f};

@@ -134,6 +134,11 @@ uint64_t random_below(uint64_t *state, uint64_t n)
 	return random_next(state) % n;
 }
 
+double random_value(uint64_t *state)
+{
+	return (double)(random_next(state) >> 11) / 0x1p52 - 1;
+}
+
 void random_fill(uint64_t *state, void *data, size_t nbytes)
 {
 	char *to = data;

@@ -65,6 +65,7 @@ unsigned at_length(unsigned all, unsigned few);
 uint64_t random_seed(const char *name);
 uint64_t random_next(uint64_t *state);
 uint64_t random_below(uint64_t *state, uint64_t n); /* n > 0 */
+double random_value(uint64_t *state);		    /* in [-1, 1) */
 void random_fill(uint64_t *state, void *data, size_t nbytes);
 
 /* ---- Directories and devices ---- */
