@@ -561,25 +561,27 @@ class AdamW(torch.optim.Optimizer):
         """
         if not 0 <= to < self._ranks.count:
             raise invalid(f"no rank {to} of {self._ranks.count} that share the state")
-        consolidated: Dict[torch.nn.Parameter, Dict[str, torch.Tensor]] = {}
-        for parameter in [each for each in self._numbers() if each in self.state]:
-            owner, values = self._ranks.owners[parameter], {}
-
-            def read(parameter: torch.nn.Parameter = parameter, owner: int = owner,
-                     values: Dict[str, torch.Tensor] = values) -> None:
-                store = self._store_of(parameter)
-                if owner != to and store is not None:
-                    values.update(store.values(parameter))
-                elif owner != to == self._ranks.rank:
-                    values.update((part, mapped(self._config, parameter.numel()).view(parameter.shape))
-                                  for part in parts_of(parameter))
-
-            self._ranks.all("consolidate_state_dict()", read)
-            for value in values.values():
-                self._ranks.move(value, owner, to, parameter.device)
-            if owner != to == self._ranks.rank:
-                consolidated[parameter] = values
+        consolidated = {parameter: self._brought(parameter, to) for parameter in self._numbers()
+                        if parameter in self.state}
         self._consolidated = consolidated if self._ranks.rank == to else None
+
+    def _brought(self, parameter: torch.nn.Parameter, to: int) -> Dict[str, torch.Tensor]:
+        """The parameter's moments and master, on the rank `to` if another rank has them."""
+        owner = self._ranks.owners[parameter]
+        values: Dict[str, torch.Tensor] = {}
+
+        def read() -> None:
+            store = self._store_of(parameter)
+            if owner != to and store is not None:
+                values.update(store.values(parameter))
+            elif owner != to == self._ranks.rank:
+                values.update((part, mapped(self._config, parameter.numel()).view(parameter.shape))
+                              for part in parts_of(parameter))
+
+        self._ranks.all("consolidate_state_dict()", read)
+        for value in values.values():
+            self._ranks.move(value, owner, to, parameter.device)
+        return values if self._ranks.rank == to else {}
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """

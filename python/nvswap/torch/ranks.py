@@ -59,7 +59,7 @@ class Ranks:
         return self._group is not None
 
     def assign(self, parameters: List[torch.nn.Parameter]) -> Dict[torch.nn.Parameter, int]:
-        """Ranks for parameters, each of which goes to the one that has fewest bytes, the largest first."""
+        """Ranks for parameters, each of which goes to the one that has fewest elements, the largest first."""
         loads = [0] * self.count
         for parameter, owner in self.owners.items():
             loads[owner] += parameter.numel()
