@@ -83,8 +83,8 @@ extern "C" {
  * Groups of parameters (DeepSpeed's sub-groups) have master weights, exp_avg and exp_avg_sq, in
  * fp32 or in the format of nvswap.optimizer_state, in the store of the offload_optimizer block. A
  * step reads, updates and writes them back tile by tile, all three concurrently. The caller owns
- * weights and gradients; a caller that accumulates
- * gradients, or has no room for them, adds them piece by piece instead.
+ * weights and gradients; a caller that accumulates gradients, or has no room for them, adds them
+ * piece by piece instead.
  * Calls on one optimizer are serialized: a second thread's call waits for the first, and so does
  * one by the log function, which has a thread of its own. One that is made within another on the
  * same optimizer, by the update, weights_final or state function that this one calls, would wait
