@@ -237,8 +237,10 @@ fi
 
 # ---- Ends of the command
 
-# Starts a long search in the background, and waits until it measures.
+# Starts a long search in the background, and waits until it measures. What the search before it said
+# goes first, since the new one empties the file only once it runs.
 begin_long() {
+	rm -f "$T/err"
 	env --default-signal=INT,TERM "$NVSWAP" tune --time 10m --max-writes 10t --working-set 64m "$dir" \
 		>"$T/out" 2>"$T/err" &
 	pid=$!
