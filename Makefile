@@ -106,7 +106,7 @@ FUZZ_PROGRAMS := $(FUZZ_SOURCES:%.c=$(BUILD)/%)
 REPLAY_PROGRAMS := $(FUZZ_SOURCES:fuzz/fuzz_%.c=$(BUILD)/fuzz/replay_%)
 DOCS_OBJECTS := $(DOCS_SOURCES:%.c=$(BUILD)/%.o)
 LIBRARIES := $(BUILD)/libnvswap.a $(BUILD)/libnvswap.so
-# The Python package, for Debian's Python. With gcc's AddressSanitizer, python/tests/promises.py loads the
+# The Python package, for Debian's Python. With gcc's AddressSanitizer, python/tests/support/promises.py loads the
 # runtimes into the interpreter first; with other sanitizers it can't be loaded.
 PYTHON_RUNTIMES := $(if $(findstring address,$(SANITIZE)),$(wildcard \
 	$(shell $(CC) -print-file-name=libasan.so) $(shell $(CC) -print-file-name=libubsan.so)))
@@ -362,8 +362,7 @@ check-deepspeed: ## the tests of the Python package that need torch or DeepSpeed
 	@scripts/setup build test deepspeed
 	@$(MAKE) -j$(JOBS) --no-print-directory all $(PYTHON_PACKAGE) $(BUILD)/venv/ready
 	@PATH='$(abspath $(BUILD))/venv/bin:$(PATH)' BUILD='$(BUILD)' tests/run \
-		$(wildcard python/tests/test_torch_*.py python/tests/deepspeed/test_*.py python/tests/trainers/test_*.py \
-			python/tests/gpu/test_*.py)
+		$(wildcard python/tests/*/test_*.py python/tests/*/*/test_*.py)
 
 # FAULTS="--jobs 1000 --hours 8 --seed 7" sets how many jobs with faults run, and the seed of the first.
 FAULTS ?= --hours 0.25
@@ -372,9 +371,9 @@ soak-deepspeed: ## DeepSpeed's own ops beside nvswap's, call by call and in a la
 	@scripts/setup build test deepspeed
 	@$(MAKE) -j$(JOBS) --no-print-directory all $(PYTHON_PACKAGE) $(BUILD)/venv/ready
 	@PATH='$(abspath $(BUILD))/venv/bin:$(PATH)' BUILD='$(BUILD)' \
-		python3 python/tests/deepspeed/soak_job.py
+		python3 python/tests/deepspeed/training/soak_job.py
 	@PATH='$(abspath $(BUILD))/venv/bin:$(PATH)' BUILD='$(BUILD)' \
-		python3 python/tests/deepspeed/soak_faults.py $(FAULTS)
+		python3 python/tests/deepspeed/training/soak_faults.py $(FAULTS)
 
 asan: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(MAKE) -j$(JOBS) --no-print-directory BUILD=$(BUILD)/asan SANITIZE=address,undefined \

@@ -3,7 +3,7 @@
 nvswap in their place, in turn.
 
 Tensors through aio_handle (aio_handle.py), and a ZeRO-3 job of two ranks with parameters and
-optimizer on the drive (python/tests/deepspeed/job.py). Both run in the virtual environment that
+optimizer on the drive (python/tests/support/job.py). Both run in the virtual environment that
 `make` builds; DeepSpeed compiles its ops there before the first round."""
 import json
 import os
@@ -94,7 +94,7 @@ def job(args, depth):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     processes = [subprocess.Popen(
-        [python(args), "python/tests/deepspeed/job.py", setting], text=True,
+        [python(args), "python/tests/support/job.py", setting], text=True,
         env=environment(args, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS),
                         LOCAL_SIZE=str(RANKS), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
                         GLOO_SOCKET_IFNAME="lo"),

@@ -7,10 +7,8 @@ import logging
 import math
 import os
 import pathlib
-import sys
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from promises import main, promise, raises  # noqa: E402
+from promises import main, promise, raises
 
 os.environ["DS_ACCELERATOR"] = "cpu"
 import nvswap.deepspeed  # noqa: E402

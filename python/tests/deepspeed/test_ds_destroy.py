@@ -6,20 +6,18 @@ import contextlib
 import gc
 import os
 import re
-import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import one_rank  # noqa: E402, F401
-import deepspeed  # noqa: E402
-import torch  # noqa: E402
-from deepspeed.runtime.engine import DeepSpeedEngine  # noqa: E402
-from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3  # noqa: E402
-from deepspeed.utils import (  # noqa: E402
+import one_rank  # noqa: F401
+import deepspeed
+import torch
+from deepspeed.runtime.engine import DeepSpeedEngine
+from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
+from deepspeed.utils import (
     safe_get_local_fp32_param, safe_get_local_grad, safe_get_local_optimizer_state)
-from jobs import configuration  # noqa: E402
-from promises import main, promise, raises, settings  # noqa: E402
+from jobs import configuration
+from promises import main, promise, raises, settings
 
-from nvswap.deepspeed.swappers import store  # noqa: E402
+from nvswap.deepspeed.swappers import store
 
 WIDTH = 600  # DeepSpeed's own swappers leave tensors of less than 1 MiB in memory
 

@@ -8,12 +8,10 @@ import glob
 import os
 import resource
 import stat
-import sys
 from types import SimpleNamespace
 from unittest import mock
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from promises import main, promise, raises, settings  # noqa: E402
+from promises import main, promise, raises, settings
 
 os.environ["DS_ACCELERATOR"] = "cpu"
 import torch  # noqa: E402

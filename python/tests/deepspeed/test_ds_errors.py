@@ -7,21 +7,19 @@ import errno
 import os
 import re
 import resource
-import sys
 import types
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import one_rank  # noqa: E402, F401
-import torch  # noqa: E402
-from deepspeed.utils.debug import debug_extract_module_and_param_names  # noqa: E402
-from promises import main, promise, raises, settings  # noqa: E402
+import one_rank  # noqa: F401
+import torch
+from deepspeed.utils.debug import debug_extract_module_and_param_names
+from promises import main, promise, raises, settings
 
-import nvswap  # noqa: E402
-from nvswap.deepspeed import depth  # noqa: E402
-from nvswap.deepspeed.swappers.names import _add_name  # noqa: E402
-from nvswap.deepspeed.swappers.optimizer import PartitionedOptimizerSwapper  # noqa: E402
-from nvswap.deepspeed.swappers.parameters import ParameterSwapper  # noqa: E402
-from nvswap.tensor_files import export_tensors  # noqa: E402
+import nvswap
+from nvswap.deepspeed import depth
+from nvswap.deepspeed.swappers.names import _add_name
+from nvswap.deepspeed.swappers.optimizer import PartitionedOptimizerSwapper
+from nvswap.deepspeed.swappers.parameters import ParameterSwapper
+from nvswap.tensor_files import export_tensors
 
 NUMEL = 4096
 

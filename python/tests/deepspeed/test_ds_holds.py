@@ -5,23 +5,20 @@ optimizer's swapper, called as DeepSpeed does, in one process."""
 
 import errno
 import gc
-import os
-import sys
 import types
 import unittest.mock
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import one_rank  # noqa: E402, F401
-import torch  # noqa: E402
-from promises import main, promise, raises, settings  # noqa: E402
+import one_rank  # noqa: F401
+import torch
+from promises import main, promise, raises, settings
 
-import nvswap  # noqa: E402
-from nvswap.deepspeed import depth  # noqa: E402
-from nvswap.deepspeed.swappers import device  # noqa: E402
-from nvswap.deepspeed.swappers.hold import Holds  # noqa: E402
-from nvswap.deepspeed.swappers.optimizer import PipelinedOptimizerSwapper  # noqa: E402
-from nvswap.deepspeed.swappers.parameters import ParameterSwapper  # noqa: E402
-from nvswap.deepspeed.swappers.store import open_engine  # noqa: E402
+import nvswap
+from nvswap.deepspeed import depth
+from nvswap.deepspeed.swappers import device
+from nvswap.deepspeed.swappers.hold import Holds
+from nvswap.deepspeed.swappers.optimizer import PipelinedOptimizerSwapper
+from nvswap.deepspeed.swappers.parameters import ParameterSwapper
+from nvswap.deepspeed.swappers.store import open_engine
 
 NUMEL = 100000
 

@@ -8,18 +8,16 @@ import gc
 import logging
 import os
 import shutil
-import sys
 import threading
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import one_rank  # noqa: E402, F401
-import deepspeed  # noqa: E402
-import torch  # noqa: E402
-from jobs import configuration  # noqa: E402
-from promises import main, promise, raises, settings  # noqa: E402
+import one_rank  # noqa: F401
+import deepspeed
+import torch
+from jobs import configuration
+from promises import main, promise, raises, settings
 
-import nvswap  # noqa: E402
-from nvswap.deepspeed.swappers import folders  # noqa: E402
+import nvswap
+from nvswap.deepspeed.swappers import folders
 
 WIDTH = 600  # DeepSpeed's own swappers leave tensors of less than 1 MiB in memory
 

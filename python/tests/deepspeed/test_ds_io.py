@@ -13,8 +13,7 @@ import signal
 import subprocess
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from promises import PACKAGE, main, promise  # noqa: E402
+from promises import PACKAGE, main, promise
 
 NBYTES = 4 << 20
 

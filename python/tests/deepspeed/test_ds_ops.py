@@ -9,13 +9,11 @@ import inspect
 import os
 import re
 import subprocess
-import sys
 import threading
 import types
 import weakref
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from promises import Skip, child, main, promise, raises  # noqa: E402
+from promises import Skip, child, main, promise, raises
 
 os.environ["DS_ACCELERATOR"] = "cpu"
 import torch  # noqa: E402

@@ -7,16 +7,14 @@ of state in memory, and checkpoints have all state.
 
 import errno
 import os
-import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import one_rank  # noqa: E402, F401
-import deepspeed  # noqa: E402
-import torch  # noqa: E402
-from jobs import configuration  # noqa: E402
-from promises import main, promise, raises  # noqa: E402
+import one_rank  # noqa: F401
+import deepspeed
+import torch
+from jobs import configuration
+from promises import main, promise, raises
 
-from nvswap.deepspeed.checkpoint.universal import save_universal  # noqa: E402
+from nvswap.deepspeed.checkpoint.universal import save_universal
 
 WIDTH = 16
 UNIVERSAL = {"checkpoint": {"load_universal": True}}

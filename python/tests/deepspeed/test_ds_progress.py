@@ -4,11 +4,9 @@
 
 import os
 import re
-import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from jobs import configuration, outputs_of, start  # noqa: E402
-from promises import child, main, promise  # noqa: E402
+from jobs import configuration, outputs_of, start
+from promises import child, main, promise
 
 
 def said(config, **settings):

@@ -12,9 +12,8 @@ import sys
 import warnings
 from unittest import mock
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from jobs import configuration, job  # noqa: E402
-from promises import BUILD, PACKAGE, TOP, main, promise, raises  # noqa: E402
+from jobs import configuration, job
+from promises import BUILD, PACKAGE, TOP, main, promise, raises
 
 os.environ["DS_ACCELERATOR"] = "cpu"
 import deepspeed  # noqa: E402, F401

@@ -31,7 +31,7 @@ def start(config, environment=(), **more):
                  "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "DS_ACCELERATOR": "cuda"}
     path = os.pathsep.join(filter(None, (os.path.abspath(PACKAGE), os.environ.get("PYTHONPATH"))))
     return subprocess.Popen(
-        [sys.executable, os.path.join(TOP, "python/tests/deepspeed/job.py"), json.dumps(setting)],
+        [sys.executable, os.path.join(TOP, "python/tests/support/job.py"), json.dumps(setting)],
         env={**os.environ, **variables, "PYTHONPATH": path, **dict(environment)},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

@@ -5,12 +5,9 @@ Loops on top of DeepSpeed, started by the launchers that people use, have the lo
 job with device cpu, all digits. `make check-all` runs each on one rank and two, with the swappers and the step.
 """
 
-import os
-import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from trainer_jobs import accelerate, deepspeed, depths, is_as_in_memory  # noqa: E402
-from promises import main, promise  # noqa: E402  # which trainer_jobs has found
+from trainer_jobs import accelerate, deepspeed, depths, is_as_in_memory
+from promises import main, promise
 
 
 @promise

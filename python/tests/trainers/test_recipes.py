@@ -9,10 +9,8 @@ import shlex
 import subprocess
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "deepspeed"))
-from jobs import free_port  # noqa: E402
-from promises import PACKAGE, TOP, main, promise  # noqa: E402
+from jobs import free_port
+from promises import PACKAGE, TOP, main, promise
 
 FILES = {"json": "ds_config.json", "python": "train.py", "yaml": "accelerate.yaml"}
 

@@ -16,8 +16,7 @@ import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.dirname(HERE))
-from promises import PACKAGE, Skip, main, promise  # noqa: E402
+from promises import PACKAGE, Skip, main, promise
 
 GIB = 1 << 30
 # The run in memory, without a limit, and what the drive holds at most.

@@ -7,10 +7,9 @@ import gc
 import os
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 os.environ.update(HF_HUB_OFFLINE="1", CUDA_VISIBLE_DEVICES="", TOKENIZERS_PARALLELISM="false")
-from promises import main, promise, settings  # noqa: E402
-from stand_in import host_as_device  # noqa: E402
+from promises import main, promise, settings
+from stand_in import host_as_device
 import peft  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402

@@ -3,11 +3,9 @@
 """transformers' Trainer, as released, with nvswap.torch.AdamW for its optimizer."""
 
 import os
-import sys
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 os.environ.update(HF_HUB_OFFLINE="1", CUDA_VISIBLE_DEVICES="", TOKENIZERS_PARALLELISM="false")
-from promises import main, promise, settings  # noqa: E402
+from promises import main, promise, settings
 import torch  # noqa: E402
 import transformers  # noqa: E402
 import nvswap.torch  # noqa: E402

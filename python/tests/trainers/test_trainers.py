@@ -7,11 +7,9 @@ job with device cpu, all digits. `make check-all` runs each on one rank and two,
 
 import glob
 import os
-import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from trainer_jobs import depths, in_memory, is_as_in_memory, run, same_weights  # noqa: E402
-from promises import main, promise  # noqa: E402  # which trainer_jobs has found
+from trainer_jobs import depths, in_memory, is_as_in_memory, run, same_weights
+from promises import main, promise
 
 
 @promise

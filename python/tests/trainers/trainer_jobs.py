@@ -10,10 +10,8 @@ import subprocess
 import sys
 import tempfile
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "deepspeed"))
-from jobs import free_port  # noqa: E402
-from promises import PACKAGE  # noqa: E402
+from jobs import free_port
+from promises import PACKAGE
 
 TRAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "train.py")
 AT_LENGTH = bool(os.environ.get("AT_LENGTH"))

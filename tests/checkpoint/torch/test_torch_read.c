@@ -2,7 +2,7 @@
 /*
  * Files of torch.save, read: those that nvswap writes come back, a damaged byte is never read
  * wrongly, and a pickle that names what is not permitted is refused.
- * python/tests/test_torch_files.py has files that torch itself writes.
+ * python/tests/pytorch/test_torch_files.py has files that torch itself writes.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import traceback
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 BUILD = os.path.join(TOP, os.environ.get("BUILD", "build"))
 PACKAGE = os.path.join(BUILD, "python")
 sys.path.insert(0, PACKAGE)

@@ -2,10 +2,8 @@
 """Makes the process that imports it the one rank of a DeepSpeed job, with nvswap installed."""
 
 import os
-import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from jobs import free_port  # noqa: E402  # finds the package
+from jobs import free_port
 
 os.environ.update(DS_ACCELERATOR="cpu", RANK="0", LOCAL_RANK="0", WORLD_SIZE="1",
                   MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), GLOO_SOCKET_IFNAME="lo")

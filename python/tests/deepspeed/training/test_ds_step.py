@@ -7,12 +7,10 @@ import re
 import resource
 import signal
 import subprocess
-import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from jobs import (  # noqa: E402
+from jobs import (
     await_step, configuration, fell, in_memory, job, left_behind, outputs_of, results_of, start)
-from promises import Skip, main, promise  # noqa: E402
+from promises import Skip, main, promise
 
 
 DEPTH = {"depth": "step"}

@@ -6,9 +6,8 @@ import os
 import subprocess
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from jobs import configuration, job, outputs_of, start  # noqa: E402
-from promises import main, promise  # noqa: E402
+from jobs import configuration, job, outputs_of, start
+from promises import main, promise
 
 WITHOUT_BLOCK, ON_CPU = False, {"device": "cpu"}
 

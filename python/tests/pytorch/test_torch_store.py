@@ -4,16 +4,14 @@
 
 import os
 import subprocess
-import sys
 import zipfile
 
 import torch
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from promises import BUILD, main, promise  # noqa: E402
+from promises import BUILD, main, promise
 
-import nvswap  # noqa: E402
-import nvswap.torch  # noqa: E402
+import nvswap
+import nvswap.torch
 
 PARTS = ("fp32", "exp_avg", "exp_avg_sq")
 GROUPS = {"embed": 50000, "head": 7}

@@ -5,11 +5,9 @@
 import contextlib
 import os
 import shutil
-import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from jobs import configuration, job, outputs_of, results_of, start  # noqa: E402
-from promises import main, promise  # noqa: E402
+from jobs import configuration, job, outputs_of, results_of, start
+from promises import main, promise
 
 os.environ["DS_ACCELERATOR"] = "cpu"
 import torch  # noqa: E402

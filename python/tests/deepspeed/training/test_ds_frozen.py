@@ -7,9 +7,8 @@ import shutil
 import subprocess
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from jobs import configuration, job, results_of, start  # noqa: E402
-from promises import main, promise  # noqa: E402
+from jobs import configuration, job, results_of, start
+from promises import main, promise
 
 os.environ["DS_ACCELERATOR"] = "cpu"
 import torch  # noqa: E402

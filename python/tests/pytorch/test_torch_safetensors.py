@@ -10,17 +10,15 @@ import os
 import re
 import struct
 import subprocess
-import sys
 
 import safetensors
 import safetensors.numpy
 import safetensors.torch
 import torch
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from promises import BUILD, main, promise, raises, settings  # noqa: E402
+from promises import BUILD, main, promise, raises, settings
 
-import nvswap  # noqa: E402
+import nvswap
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16,
           "BF16": torch.bfloat16, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,

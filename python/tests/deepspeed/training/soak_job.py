@@ -10,11 +10,10 @@ import os
 import subprocess
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../support"))
 from large import in_memory, on_drive, with_own_ops  # noqa: E402
-from promises import BUILD, main, promise  # noqa: E402
+from promises import BUILD, TOP, main, promise  # noqa: E402
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 
 os.environ["TORCH_EXTENSIONS_DIR"] = os.path.join(BUILD, "venv", "extensions")
 
@@ -23,7 +22,7 @@ def calls_of(which, directory):
     """What each call of async_io returned. The process may fail afterwards: the op of DeepSpeed 0.19.8
     ended one in "malloc(): invalid next size"."""
     environment = dict(os.environ, PYTHONPATH=os.path.join(BUILD, "python"))
-    done = subprocess.run([sys.executable, os.path.join(HERE, "handle_calls.py"), which, directory],
+    done = subprocess.run([sys.executable, os.path.join(TOP, "python/tests/support/handle_calls.py"), which, directory],
                           env=environment, stdout=subprocess.PIPE, text=True, check=False)
     return [line for line in done.stdout.splitlines() if line.startswith("CALL ")]
 

@@ -14,9 +14,8 @@ import zipfile
 from random import Random
 from types import SimpleNamespace
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from jobs import await_step, configuration, job, outputs_of, results_of, start  # noqa: E402
-from promises import main, promise, raises  # noqa: E402
+from jobs import await_step, configuration, job, outputs_of, results_of, start
+from promises import main, promise, raises
 
 os.environ["DS_ACCELERATOR"] = "cpu"
 import torch  # noqa: E402

@@ -28,7 +28,7 @@ import tempfile
 import threading
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../support"))
 from drives import MIB, Drive  # noqa: E402
 from jobs import BUILD, configuration, job, left_behind, start  # noqa: E402
 
@@ -302,6 +302,7 @@ def main():
     for seed in range(options.seed, options.seed + options.jobs):
         if time.monotonic() > end:
             break
+        os.makedirs(os.path.join(BUILD, "tmp"), exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="faults", dir=os.path.join(BUILD, "tmp")) as directory:
             fault, outcome, wrong = run_job(seed, directory)
         outcomes[fault, outcome] += 1

@@ -10,11 +10,10 @@ import socket
 import statistics
 import sys
 
+from promises import BUILD
+from ranks import Rank
+
 PORTS = (10000, 32000)  # below those of ip_local_port_range
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.dirname(HERE))
-from promises import BUILD  # noqa: E402
-from ranks import Rank  # noqa: E402
 
 
 def configuration(directory, device="nvme", dtype="bf16", depth="ops", param=None, optimizer=None,

@@ -2,13 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """20 million parameters for 50 steps (large.py) in float32, at each depth."""
 
-import os
-import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from jobs import fell  # noqa: E402
-from large import in_memory, on_drive  # noqa: E402
-from promises import main, promise  # noqa: E402
+from jobs import fell
+from large import in_memory, on_drive
+from promises import main, promise
 
 
 @promise

@@ -11,16 +11,14 @@ import ctypes
 import errno
 import os
 import random
-import sys
 import warnings
 import zipfile
 
 import torch
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from promises import BUILD, main, promise  # noqa: E402
+from promises import BUILD, main, promise
 
-import nvswap  # noqa: E402
+import nvswap
 
 FILES = 200
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16,

@@ -5,19 +5,17 @@
 import errno
 import glob
 import os
-import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import one_rank  # noqa: E402, F401
-import deepspeed  # noqa: E402
-import numpy  # noqa: E402
-import torch  # noqa: E402
-from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum, OffloadStateTypeEnum  # noqa: E402
-from jobs import configuration, fell, job  # noqa: E402
-from promises import main, promise, raises  # noqa: E402
+import one_rank  # noqa: F401
+import deepspeed
+import numpy
+import torch
+from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum, OffloadStateTypeEnum
+from jobs import configuration, fell, job
+from promises import main, promise, raises
 
-import nvswap  # noqa: E402
-from nvswap.torch.park import Parked, StorageInPlace  # noqa: E402
+import nvswap
+from nvswap.torch.park import Parked, StorageInPlace
 
 WIDTH = 1024
 

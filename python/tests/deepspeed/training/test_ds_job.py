@@ -2,12 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A ZeRO-3 job of DeepSpeed as released (job.py), with parameters and optimizer on NVMe."""
 
-import os
-import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from jobs import configuration, fell, in_memory, job  # noqa: E402
-from promises import main, promise  # noqa: E402
+from jobs import configuration, fell, in_memory, job
+from promises import main, promise
 
 
 @promise

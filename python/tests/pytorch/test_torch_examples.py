@@ -7,9 +7,8 @@ import re
 import subprocess
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from promises import PACKAGE, TOP, main, promise  # noqa: E402
-import torch  # noqa: E402
+from promises import PACKAGE, TOP, main, promise
+import torch
 
 PAGE = os.path.join(TOP, "docs", "python", "torch.md")
 EXAMPLES = os.path.join(TOP, "examples")

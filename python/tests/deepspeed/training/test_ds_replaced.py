@@ -5,11 +5,9 @@
 import os
 import shutil
 import signal
-import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from jobs import await_step, configuration, job, outputs_of, results_of, start  # noqa: E402
-from promises import main, promise  # noqa: E402
+from jobs import await_step, configuration, job, outputs_of, results_of, start
+from promises import main, promise
 
 os.environ["DS_ACCELERATOR"] = "cpu"
 from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint  # noqa: E402
