@@ -30,31 +30,9 @@ static const uint64_t lengths[N] = {1,	   0,	   4096,  40000, 13,	 300, MIB + 3,
 				    65536, 131071, 32767, 32768, 200000, 0,   7};
 static struct nvs_tensor *t[N];
 
-/* Writes tensors `from` to `to` - 1, with the contents of their number, behind a header of an odd length. */
 static void write_weights(const char *path, size_t from, size_t to, size_t padded)
 {
-	char *header = calloc(1, N * 96 + 3), *data, *end = header;
-	uint64_t at = 0;
-
-	assert_non_null(header);
-	for (size_t i = from; i < to; i++) {
-		end += sprintf(end,
-			       "%c\"t%zu\":{\"dtype\":\"U8\",\"shape\":[%" PRIu64
-			       "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}",
-			       i == from ? '{' : ',', i, lengths[i], at, at + lengths[i]);
-		at += lengths[i];
-	}
-	strcpy(end, "}");
-	data = malloc(at + 1);
-	assert_non_null(data);
-	at = 0;
-	for (size_t i = from; i < to; i++) {
-		fill(data + at, lengths[i], i);
-		at += lengths[i];
-	}
-	weights_file(path, header, padded, data, at);
-	free(data);
-	free(header);
+	weights_make(path, lengths, from, to, padded);
 }
 
 static int open_paths(const char *const *paths, size_t n)
