@@ -138,6 +138,8 @@ struct nvs_files_options {
 	/* an aio to share, as with nvs_engine_open_on, which must outlive the engine; NULL: the engine
 	 * opens one of its own */
 	struct nvs_aio *aio;
+	/* the directory of the files' checksums; NULL: they lie beside the files; "": none are read */
+	const char *checksums;
 };
 
 /*
@@ -147,7 +149,7 @@ struct nvs_files_options {
  * index; the files may be on several drives. The tensors have the names, element types and shapes of
  * the headers (nvs_tensor_find, nvs_engine_get_stored) and are as registered. The pool and its
  * budgets are those of the configuration's block offload_param, whose device and nvme_path mean
- * nothing here, nor do `keep`, `read_only`, `rank`, `verify` and `scrub`. `options` may be NULL.
+ * nothing here, nor do `keep`, `read_only`, `rank` and `scrub`. `options` may be NULL.
  *
  * All calls that read tensors or read them ahead work as in any engine: nvs_tensor_swap_in,
  * nvs_tensor_prefetch, steps and their plan, nvs_tensor_read of some rows. A tensor is read by direct
@@ -163,12 +165,18 @@ struct nvs_files_options {
  * none is read of a model that is no longer there, though a file that was replaced or removed could
  * still be read. Tensors in the pool stay as they were read. A program that writes to a file and then
  * sets its time of change back is not noticed.
+ *
+ * With "nvswap": {"verify": true} each whole tensor that is read is compared with its checksum, and
+ * another one is -EBADMSG. The checksums of FILE are in FILE.checksums, which "nvswap store checksum"
+ * writes. A tensor that has none there, and rows (nvs_tensor_register_rows), get the checksum of what
+ * their first read returns, with which later ones are compared.
  * Errors:
- * -EINVAL   an argument is NULL or n is 0; a header or an index is wrong; a tensor is in two files; the
- *           configuration has another value for a setting of the aio than that was opened with
+ * -EINVAL   an argument is NULL or n is 0; a header, an index or a file of checksums is wrong; a tensor
+ *           is in two files; the configuration has another value for a setting of the aio than that was opened with
  * -E2BIG    fields of a later version are set in the options
  * -ENOENT   a file does not exist, or a folder has none of the names above
- * -ESTALE   a file was replaced or written to while the engine was opened
+ * -ESTALE   a file was replaced or written to while the engine was opened; or its checksums are those of
+ *           a file of another length or of other tensors
  * -ENODATA  a file was truncated while its header was read
  * -EMFILE   the limit on open files is reached: there are two for each file of the model
  * -EFBIG    the files have more than 2^63 bytes together
@@ -201,7 +209,7 @@ NVS_API int nvs_engine_close(struct nvs_engine *engine, struct nvs_error *error)
  */
 NVS_API int nvs_engine_abandon(struct nvs_engine *engine, struct nvs_error *error);
 
-/* A tensor of a kept store. */
+/* A tensor of a kept store, or of files. */
 struct nvs_stored_tensor {
 	size_t size;	  /* set by the caller: sizeof(struct nvs_stored_tensor) */
 	const char *name; /* valid until the engine is closed */
@@ -212,6 +220,7 @@ struct nvs_stored_tensor {
 	uint64_t checksum;     /* XXH3 (64 bits) of its nbytes, without a seed */
 	size_t ndim;	       /* dimensions; 0: a scalar */
 	const uint64_t *shape; /* valid as long as the name */
+	const char *path;      /* of its file, as long valid; NULL: of a store */
 };
 
 /*

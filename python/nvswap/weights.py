@@ -45,15 +45,17 @@ class Weights(Engine):
         Whose offload_param block has the pool.
     aio : Aio, optional
     arrays : {"numpy", "torch"}
+    checksums : str or os.PathLike, optional
     """
 
     _what = "files"
 
     def __init__(self, paths: Sequence[Path], config: Config, *, aio: Optional[Aio] = None,
-                 arrays: str = "torch") -> None:
+                 arrays: str = "torch", checksums: Optional[Path] = None) -> None:
         if not paths:
             raise invalid("no files: name a folder, an index or .safetensors files")
         self._paths = [os.fspath(path) for path in paths]
+        self._checksums = ffi.NULL if checksums is None else ffi.new("char[]", encoded_path(checksums))
         # Held while parts of tensors are read: such a tensor can't be pinned.
         self._parts = threading.Lock()
         super().__init__(config, aio=aio, arrays=arrays)
@@ -66,6 +68,7 @@ class Weights(Engine):
         names = [ffi.new("char[]", encoded_path(path)) for path in self._paths]
         options = ffi.new("struct nvs_files_options *")
         options.size, options.aio = ffi.sizeof("struct nvs_files_options"), shared
+        options.checksums = self._checksums
         check(lib.nvs_engine_open_files(engine, pointer, ffi.new("char *[]", names), len(names), options,
                                         error), error)
 
@@ -200,7 +203,7 @@ class TensorSlice:
 
 
 def open_weights(paths: Paths, config: Any = None, *, framework: str = "pt",
-                 aio: Optional[Aio] = None) -> Weights:
+                 aio: Optional[Aio] = None, checksums: Optional[Path] = None) -> Weights:
     """
     Opens .safetensors files, which are read where they lie: nothing is copied, written or locked.
 
@@ -218,11 +221,15 @@ def open_weights(paths: Paths, config: Any = None, *, framework: str = "pt",
         packed (F4, F6) are bytes in one dimension in both.
     aio : Aio, optional
         Whose workers to share, opened with the same configuration.
+    checksums : str or os.PathLike, optional
+        With "nvswap": {"verify": true}: the directory of the checksums that ``nvswap store checksum``
+        has written, instead of that of the files.
 
     Raises
     ------
     Error
-        Those of nvs_engine_open_files: ENOENT: no such file; EINVAL: a header is wrong.
+        Those of nvs_engine_open_files: ENOENT: no such file; EINVAL: a header is wrong. With verify,
+        reads of a tensor that differs from its checksum are EBADMSG.
     """
     if framework not in _ARRAYS:
         raise invalid(f'a framework is "pt" or "np", not {framework!r}')
@@ -230,7 +237,8 @@ def open_weights(paths: Paths, config: Any = None, *, framework: str = "pt",
         import torch  # noqa: F401 pylint: disable=import-outside-toplevel,unused-import
     files = [paths] if isinstance(paths, (str, bytes, os.PathLike)) else list(paths)
     return Weights(files, pool_config(config, lambda: max(
-        _SMALLEST_POOL, 2 * (largest_of(files) + 2 * _UNIT_BYTES))), aio=aio, arrays=_ARRAYS[framework])
+        _SMALLEST_POOL, 2 * (largest_of(files) + 2 * _UNIT_BYTES))), aio=aio, arrays=_ARRAYS[framework],
+                   checksums=checksums)
 
 
 def pool_config(config: Any, pool_bytes: Callable[[], int]) -> Config:

@@ -22,6 +22,8 @@ struct weights_tensor {
 	size_t ndim;
 	size_t file;	 /* index in `files` */
 	uint64_t offset; /* of its data in the file, within the file's bytes */
+	bool has_checksum;
+	uint64_t checksum; /* XXH3 (64 bits) of its nbytes */
 };
 
 struct weights {

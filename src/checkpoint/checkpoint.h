@@ -8,7 +8,7 @@
  *	safetensors: header index
  *	torch: zip pickle_names pickle read write
  *	checkpoint: checkpoint placement reading writing
- *	tensors: move tensors weights
+ *	tensors: move tensors checksums weights
  *	state: state_move groups
  *	universal: ranks tree params open_files universal/export universal/import
  */
@@ -49,6 +49,8 @@ struct entry {
 	uint64_t offset; /* of its data in the file */
 	uint32_t crc;	 /* CRC-32 of the data, if the file has one */
 	bool has_crc;
+	bool has_xxh3;
+	uint64_t xxh3;	  /* XXH3 (64 bits) of the data, of a file of checksums */
 	uint32_t storage; /* index in `storages` of what it is all or a part of */
 };
 
@@ -302,6 +304,18 @@ void writing_end(struct writing *writing);
  */
 int storage_sum(const struct storage *storage, struct nvs_aio *aio, struct nvs_file *file,
 		char *memory, uint32_t *crc, struct nvs_error *error);
+
+/* ---- checksums.c: files beside .safetensors files ---- */
+
+#define CHECKSUMS_SUFFIX ".checksums"
+
+/*
+ * Gives the entries of file `i` the checksums of the file that has them, in that directory (NULL: beside
+ * the file), if there is one. The checkpoint is sorted. -EINVAL: it has another form; -ESTALE: it is of
+ * a file of another length or of other tensors. -ENOMEM, errno of opening and reading.
+ */
+int checksums_load(struct nvs_checkpoint *checkpoint, size_t i, const char *directory,
+		   struct nvs_error *error);
 
 struct reading {
 	const struct nvs_checkpoint *checkpoint;

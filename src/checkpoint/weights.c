@@ -101,7 +101,9 @@ static int open_weights(struct nvs_engine **engine, const struct nvs_config *con
 						     .shape = entry->shape,
 						     .ndim = entry->ndim,
 						     .file = entry->file,
-						     .offset = entry->offset};
+						     .offset = entry->offset,
+						     .has_checksum = entry->has_xxh3,
+						     .checksum = entry->xxh3};
 	}
 	if (!rc)
 		rc = engine_open_weights(engine, config, &weights, aio, error);
@@ -137,6 +139,9 @@ int nvs_engine_open_files(struct nvs_engine **engine, const struct nvs_config *c
 			      : error_set(error, -EINVAL, "paths[%zu] is NULL", i);
 	if (!rc)
 		rc = checkpoint_sort(&all, paths[0], error);
+	if (config->verify == VERIFY_ON && !(chosen.checksums && !*chosen.checksums))
+		for (size_t i = 0; i < all.nfiles && !rc; i++)
+			rc = checksums_load(&all, i, chosen.checksums, error);
 	if (!rc)
 		rc = open_weights(engine, config, &all, chosen.aio, error);
 	checkpoint_free(&all);

@@ -35,6 +35,7 @@ void say_log(void *arg, enum nvs_log_level level, const char *text);
 struct output {
 	const char *path;
 	FILE *file;
+	char *buffer;
 };
 int output_open(struct output *output, const char *path);
 /* Truncates the file; call it before the first write. */

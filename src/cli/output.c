@@ -20,8 +20,9 @@
 #include "base/text.h"
 #include "progress.h"
 
-#define DIRECTORY  (O_PATH | O_DIRECTORY | O_CLOEXEC)
-#define DESCRIPTOR "/proc/self/fd/"
+#define DIRECTORY    (O_PATH | O_DIRECTORY | O_CLOEXEC)
+#define OUTPUT_BYTES (64 << 10)
+#define DESCRIPTOR   "/proc/self/fd/"
 
 void say(const char *format, ...)
 {
@@ -106,7 +107,7 @@ int output_open(struct output *output, const char *path)
 {
 	/* Longer than most outputs: they are written when closing, which can report why it fails.
 	 */
-	static char buffer[64 << 10];
+	static char buffer[OUTPUT_BYTES];
 	int fd = path ? open_result(path) : -1;
 
 	*output = (struct output){.path = path, .file = path ? NULL : stdout};
@@ -119,7 +120,9 @@ int output_open(struct output *output, const char *path)
 				 : nvs_strerror(fd < 0 ? fd : -errno));
 		return STATUS_FAILED;
 	}
-	setvbuf(output->file, buffer, _IOFBF, sizeof(buffer));
+	/* NULL for want of memory: a shorter one. */
+	output->buffer = path ? malloc(OUTPUT_BYTES) : NULL;
+	setvbuf(output->file, path ? output->buffer : buffer, _IOFBF, OUTPUT_BYTES);
 	return 0;
 }
 
@@ -151,6 +154,7 @@ int output_close(struct output *output)
 	else
 		failed |= fflush(output->file);
 	output->file = NULL;
+	free(output->buffer);
 	if (!failed)
 		return 0;
 	say("the output to %s is incomplete: %s", output->path ? output->path : "standard output",

@@ -38,6 +38,11 @@ static const struct source *source_at(const struct store *store, uint64_t offset
 	return &store->sources->source[file_member_at(store->file, offset)];
 }
 
+const char *store_file_path(const struct store *store, uint64_t offset)
+{
+	return source_at(store, offset)->path;
+}
+
 uint64_t store_file_offset(const struct store *store, size_t file, uint64_t offset)
 {
 	assert(store->sources && file < store->sources->n);

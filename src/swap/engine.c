@@ -124,8 +124,8 @@ static struct nvs_engine *engine_new(const struct opening *opening)
 	engine->keep = (config->keep || config->read_only) && on_drive;
 	engine->of_files = opening->weights;
 	engine->read_only = (config->read_only && engine->keep) || engine->of_files;
-	engine->verify = !engine->of_files && (config->verify == VERIFY_ON ||
-					       (config->verify == VERIFY_IF_KEPT && engine->keep));
+	engine->verify = config->verify == VERIFY_ON ||
+			 (config->verify == VERIFY_IF_KEPT && engine->keep);
 	engine->max_in_cpu = param ? offload->max_in_cpu : UINT64_MAX;
 	engine->prefetch_bucket_size = param ? config->prefetch_bucket_size : UINT64_MAX;
 	engine->max_live = param ? config->max_live_parameters : UINT64_MAX;

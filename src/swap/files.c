@@ -63,7 +63,13 @@ int tensors_from_files(struct nvs_engine *engine, const struct weights *weights,
 						     .ndim = from->ndim};
 		uint64_t offset = store_file_offset(engine->store, from->file, from->offset);
 
-		rc = add_from_files(engine, &spec, offset, from->nbytes) ? 0 : -ENOMEM;
+		struct nvs_tensor *tensor = add_from_files(engine, &spec, offset, from->nbytes);
+
+		rc = tensor ? 0 : -ENOMEM;
+		if (tensor && from->has_checksum) {
+			tensor->checksum_state = CHECKSUM_KNOWN;
+			tensor->rest->checksum = from->checksum;
+		}
 	}
 	engine->nlisted = engine->ntensors;
 	return rc ? error_set(error, rc, "out of memory for %zu tensors", weights->ntensors) : 0;

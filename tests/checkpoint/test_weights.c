@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "aio/aio.h"
+#include "base/json/read.h"
 #include "checkpoint/weights_fixture.h"
 #include "support/inject.h"
 #include "support/support.h"
@@ -30,31 +31,9 @@ static const uint64_t lengths[N] = {1,	   0,	   4096,  40000, 13,	 300, MIB + 3,
 				    65536, 131071, 32767, 32768, 200000, 0,   7};
 static struct nvs_tensor *t[N];
 
-/* Writes tensors `from` to `to` - 1, with the contents of their number, behind a header of an odd length. */
 static void write_weights(const char *path, size_t from, size_t to, size_t padded)
 {
-	char *header = calloc(1, N * 96 + 3), *data, *end = header;
-	uint64_t at = 0;
-
-	assert_non_null(header);
-	for (size_t i = from; i < to; i++) {
-		end += sprintf(end,
-			       "%c\"t%zu\":{\"dtype\":\"U8\",\"shape\":[%" PRIu64
-			       "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}",
-			       i == from ? '{' : ',', i, lengths[i], at, at + lengths[i]);
-		at += lengths[i];
-	}
-	strcpy(end, "}");
-	data = malloc(at + 1);
-	assert_non_null(data);
-	at = 0;
-	for (size_t i = from; i < to; i++) {
-		fill(data + at, lengths[i], i);
-		at += lengths[i];
-	}
-	weights_file(path, header, padded, data, at);
-	free(data);
-	free(header);
+	weights_make(path, lengths, from, to, padded);
 }
 
 static int open_paths(const char *const *paths, size_t n)
@@ -318,6 +297,81 @@ TEST(the_plan_of_a_step_reads_ahead)
 			hits = io.hits;
 		assert_int_equal(io.written_bytes, 0);
 	}
+}
+
+/* The events of that category whose names begin so, in a trace; *nbytes: their bytes. */
+static unsigned events_of(const struct json_value *events, const char *category, const char *name,
+			  uint64_t *nbytes)
+{
+	unsigned n = 0;
+
+	*nbytes = 0;
+	for (const struct json_value *event = events->first; event; event = event->next) {
+		const struct json_value *called = json_member(event, "name");
+		uint64_t more;
+
+		if (!json_is_string(json_member(event, "cat"), category) ||
+		    json_is_string(json_member(event, "ph"), "e") ||
+		    strncmp(called->string, name, strlen(name)) != 0)
+			continue;
+		assert_int_equal(
+			json_read_whole(json_member(json_member(event, "args"), "bytes"), &more),
+			JSON_WHOLE);
+		*nbytes += more;
+		n++;
+	}
+	return n;
+}
+
+TEST(reads_of_a_plan_are_in_the_trace_and_nothing_is_written)
+{
+	struct nvs_step_io io = {.size = sizeof(io)};
+	struct nvs_engine_stats stats;
+	struct json_document *document;
+	const struct json_value *events;
+	const char *path, *written;
+	uint64_t nbytes, dropped;
+	char *text;
+
+	INIT(f, .place = PLACE_DISK, .pool_bytes = MIB + MIB / 2, .max_in_cpu = NONE_STAYS);
+	OK(f, nvs_trace_open(&f->config.trace, 100000, &f->error));
+	path = path_in(f->paths[0], "model.safetensors");
+	written = path_in(f->paths[0], "trace.json");
+	write_weights(path, 0, N, 0);
+	OK(f, open_path(path));
+	for (unsigned step = 0; step < 3; step++) {
+		OK(f, nvs_engine_step_begin(f->engine, &f->error));
+		compare_all();
+		OK(f, nvs_engine_step_end(f->engine, &io, &f->error));
+		assert_int_equal(io.written_bytes + io.drive_written_bytes, 0);
+	}
+	events_await_idle(f->engine);
+	stats = stats_of(f);
+	assert_true(stats.swapped_in > 2 * MIB);
+	assert_int_equal(
+		stats.swapped_out + stats.drive_written_bytes + stats.aio.io[NVS_WRITE].bytes, 0);
+	OK(f, nvs_trace_write(f->config.trace, written, &dropped, &f->error));
+	assert_int_equal(dropped, 0);
+	text = file_text(written);
+	OK(f, json_parse(&document, text, strlen(text), written, SIZE_MAX, &f->error));
+	events = json_member(json_root(document), "traceEvents");
+	for (size_t i = 0; i < N; i++) {
+		char name[24];
+
+		/* t1 is no t10. */
+		snprintf(name, sizeof(name), "read t%zu", i);
+		if (lengths[i] && i != 1)
+			assert_true(events_of(events, "tensor", name, &nbytes) > 0);
+	}
+	events_of(events, "tensor", "read ", &nbytes);
+	assert_int_equal(nbytes, stats.swapped_in);
+	assert_true(events_of(events, "io", "read", &nbytes) > 0 && nbytes > 2 * MIB);
+	assert_int_equal(events_of(events, "tensor", "write", &nbytes), 0);
+	assert_int_equal(events_of(events, "io", "write", &nbytes), 0);
+	json_free(document);
+	free(text);
+	fixture_shut(f);
+	nvs_trace_close(f->config.trace);
 }
 
 /* ---- Rows ---- */

@@ -2,10 +2,13 @@
 #include "checkpoint/weights_fixture.h"
 
 #include <endian.h>
+#include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "support/support.h"
+#include "swap/swap_fixture.h"
 
 void weights_file(const char *path, const char *header, size_t padded, const void *data,
 		  size_t nbytes)
@@ -18,4 +21,30 @@ void weights_file(const char *path, const char *header, size_t padded, const voi
 	MUST(fprintf(file, "%-*s", (int)all, header) == (int)all);
 	MUST(!nbytes || fwrite(data, nbytes, 1, file) == 1);
 	MUST(!fclose(file));
+}
+
+void weights_make(const char *path, const uint64_t *lengths, size_t from, size_t to, size_t padded)
+{
+	char *header = calloc(1, (to - from) * 96 + 3), *data, *end = header;
+	uint64_t at = 0;
+
+	MUST(header);
+	for (size_t i = from; i < to; i++) {
+		end += sprintf(end,
+			       "%c\"t%zu\":{\"dtype\":\"U8\",\"shape\":[%" PRIu64
+			       "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}",
+			       i == from ? '{' : ',', i, lengths[i], at, at + lengths[i]);
+		at += lengths[i];
+	}
+	strcpy(end, "}");
+	data = malloc(at + 1);
+	MUST(data);
+	at = 0;
+	for (size_t i = from; i < to; i++) {
+		fill(data + at, lengths[i], i);
+		at += lengths[i];
+	}
+	weights_file(path, header, padded, data, at);
+	free(data);
+	free(header);
 }

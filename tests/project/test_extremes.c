@@ -412,6 +412,7 @@ static const struct field item_fields[] = {
 static const struct field aio_fields[] = {
 	SIZE_FIELD(nvs_files_options),
 	OPTIONAL(nvs_files_options, aio),
+	OPTIONAL(nvs_files_options, checksums),
 };
 static const struct field files_fields[] = {
 	SIZE_FIELD(nvs_checkpoint_options),

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import struct
+import subprocess
 import threading
 
 import numpy
@@ -14,7 +15,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from promises import child, main, promise, raises
+from promises import BUILD, child, main, promise, raises
 import nvswap
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool,
@@ -239,6 +240,36 @@ def a_file_that_is_replaced_is_stale(directory):
         os.replace(other, path)
         for read in (lambda: weights.get_slice("a")[5], lambda: weights.get_tensor("a")):
             assert path in str(raises(nvswap.Error, read, errno.ESTALE))
+
+
+@promise
+def tensors_are_compared_with_the_checksums_that_the_command_wrote(directory):
+    made, verify = folder(directory), {"nvswap": {"verify": True}}
+    sums = os.path.join(directory, "sums")
+    os.mkdir(sums)
+    subprocess.run([os.path.join(BUILD, "nvswap"), "store", "checksum", "--to", sums, directory], check=True,
+                   stdout=subprocess.DEVNULL)
+    with nvswap.open_weights(directory, verify, checksums=sums) as weights:
+        assert all(each.checksum is not None for each in weights.stored() if each.nbytes)
+        for name, tensor in made.items():
+            assert equal(weights.get_tensor(name), tensor), name
+    path = os.path.join(directory, "model-00003.safetensors")
+    with open(path, "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        last = file.read(1)
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last[0] ^ 1]))
+    with nvswap.open_weights(directory, verify, checksums=sums) as weights:
+        damaged = {}
+        for name, tensor in made.items():
+            try:
+                assert equal(weights.get_tensor(name), tensor), name
+            except nvswap.Error as error:
+                damaged[name] = error.errno, str(error)
+        (name, (code, text)), = damaged.items()
+        assert code == errno.EBADMSG and path in text and name in text
+    with nvswap.open_weights(directory, checksums=sums) as weights:
+        assert not equal(weights.get_tensor(name), made[name])
 
 
 @promise

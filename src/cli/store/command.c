@@ -14,23 +14,26 @@
 static const char *const kinds[] = {"parameters", "optimizer", NULL};
 static const struct store_job defaults = {.kind = KIND_ANY};
 
-enum { RANK, ROLLBACK, TO, FROM, SHARD_SIZE };
+enum { RANK, KIND, ROLLBACK, TO, FROM, SHARD_SIZE, CHECK };
 static const struct option_spec options[] = {
 	[RANK] = {"rank", "N", OPTION_COUNT, FIELD(rank), .max = UINT32_MAX,
 		  .help = "only the stores of this rank"},
+	[KIND] = {"kind", "KIND", OPTION_CHOICE, FIELD(kind), .choices = kinds,
+		  .help = "only stores of parameters, or of the optimizer"},
 	[ROLLBACK] = {"rollback", NULL, OPTION_FLAG, FIELD(rollback),
 		      .help = "repair: go back to the commit before if the last one is lost"},
 	[TO] = {"to", "PATH", OPTION_STRING, FIELD(to),
 		.help = "export: the file to write, .safetensors or .pt; for an optimizer also a "
-			"directory"},
+			"directory. checksum: the directory of the checksums, instead of that of "
+			"the files"},
 	[FROM] = {"from", "PATH", OPTION_STRING, FIELD(from),
 		  .help = "import: the file to read; for an optimizer also a directory"},
 	[SHARD_SIZE] = {"shard-size", "BYTES", OPTION_SIZE, FIELD(shard_bytes), .min = 1,
 			.max = UINT64_MAX,
 			.help = "export: several .safetensors files of at most so much data, and "
 				"their index"},
-	{"kind", "KIND", OPTION_CHOICE, FIELD(kind), .choices = kinds,
-	 .help = "only stores of parameters, or of the optimizer"},
+	[CHECK] = {"check", NULL, OPTION_FLAG, FIELD(check),
+		   .help = "checksum: compare the tensors with the checksums that are there"},
 	REPORT_OPTIONS(FIELD(report)),
 };
 
@@ -38,36 +41,42 @@ static const struct action {
 	const char *name;
 	int (*run)(struct store_job *job);
 } actions[] = {
-	{"list", store_list},	  {"show", store_show},	    {"verify", store_verify},
-	{"repair", store_repair}, {"remove", store_remove}, {"export", store_export},
-	{"import", store_import},
+	{"list", store_list},	  {"show", store_show},		{"verify", store_verify},
+	{"repair", store_repair}, {"remove", store_remove},	{"export", store_export},
+	{"import", store_import}, {"checksum", store_checksum},
 };
 
 const struct command_spec store_command = {
 	.name = "store",
 	.summary = "Looks at the stores below a path, repairs, removes, exports and fills them, "
 		   "without a configuration.",
-	.notes = "list   the stores below each DIR\n"
-		 "\nshow   a store with the copies of its metadata and its tensors\n"
-		 "\nverify reads every byte, compares checksums and names each damaged tensor\n"
-		 "\nrepair writes damaged copies of the metadata anew from valid ones\n"
-		 "\nremove removes the one store that is chosen, unless a process holds it\n"
-		 "\nexport writes the one store that is chosen to --to: the tensors of parameters "
-		 "with their shapes, or of each group G of an optimizer G.fp32, G.exp_avg and "
-		 "G.exp_avg_sq with one dimension, and step. A "
-		 "name without a dot, or a directory that is there, is for a universal "
-		 "checkpoint of DeepSpeed with a parameter for each group; "
-		 "the file latest_universal beside it is replaced to name it, as DeepSpeed has "
-		 "it\n"
-		 "\nimport reads the tensors of the file of --from, with their shapes, into the "
-		 "store of --rank (0), which "
-		 "it makes if there is none, and commits; other tensors of the store stay. Beside "
-		 "stores of optimizers alone it needs --kind parameters. With "
-		 "--kind optimizer it reads what export writes into a kept store that is there, "
-		 "whose gradients and note it discards; the loss scale of fp16 begins anew\n"
-		 "\nDIR is a path of nvme_path; but for list, several are those of one store, in "
-		 "their order.\n\n"
-		 "Exit status: 0; 1 if a store is damaged, or can't be read; 2 for bad usage.",
+	.notes =
+		"list   the stores below each DIR\n"
+		"\nshow   a store with the copies of its metadata and its tensors\n"
+		"\nverify reads every byte, compares checksums and names each damaged tensor\n"
+		"\nrepair writes damaged copies of the metadata anew from valid ones\n"
+		"\nremove removes the one store that is chosen, unless a process holds it\n"
+		"\nexport writes the one store that is chosen to --to: the tensors of parameters "
+		"with their shapes, or of each group G of an optimizer G.fp32, G.exp_avg and "
+		"G.exp_avg_sq with one dimension, and step. A "
+		"name without a dot, or a directory that is there, is for a universal "
+		"checkpoint of DeepSpeed with a parameter for each group; "
+		"the file latest_universal beside it is replaced to name it, as DeepSpeed has "
+		"it\n"
+		"\nimport reads the tensors of the file of --from, with their shapes, into the "
+		"store of --rank (0), which "
+		"it makes if there is none, and commits; other tensors of the store stay. Beside "
+		"stores of optimizers alone it needs --kind parameters. With "
+		"--kind optimizer it reads what export writes into a kept store that is there, "
+		"whose gradients and note it discards; the loss scale of fp16 begins anew\n"
+		"\nchecksum writes the checksums of the tensors of each .safetensors file FILE "
+		"that DIR "
+		"is, or that is in the folder or index DIR, to FILE.checksums, where verify of the "
+		"configuration finds them; --check compares instead\n"
+		"\nDIR is a path of nvme_path; but for list, several are those of one store, in "
+		"their order.\n\n"
+		"Exit status: 0; 1 if a store or a file is damaged, or can't be read; 2 for bad "
+		"usage.",
 	.operand = "ACTION DIR...",
 	.options = options,
 	.noptions = COUNT_OF(options),
@@ -80,8 +89,10 @@ static const struct action *find_action(const char *text, const struct options_g
 	static const struct {
 		unsigned option;
 		const char *action;
-	} owners[] = {
-		{ROLLBACK, "repair"}, {TO, "export"}, {FROM, "import"}, {SHARD_SIZE, "export"}};
+	} owners[] = {{ROLLBACK, "repair"},
+		      {FROM, "import"},
+		      {SHARD_SIZE, "export"},
+		      {CHECK, "checksum"}};
 	const char *names[COUNT_OF(actions)], *nearest;
 	const struct action *found = NULL;
 
@@ -101,6 +112,16 @@ static const struct action *find_action(const char *text, const struct options_g
 			    owners[i].action);
 			found = NULL;
 		}
+	if (found && given->text[TO] && found->run != store_export &&
+	    found->run != store_checksum) {
+		say("--to is an option of nvswap store export and checksum");
+		found = NULL;
+	} else if (found && found->run == store_checksum &&
+		   (given->text[RANK] || given->text[KIND])) {
+		say("--%s chooses stores, and nvswap store checksum reads .safetensors files",
+		    given->text[RANK] ? "rank" : "kind");
+		found = NULL;
+	}
 	return found;
 }
 
@@ -139,7 +160,7 @@ int cmd_store(int argc, char **argv)
 		job.json = &json;
 		json_open_object(&json, NULL);
 		json_text(&json, "nvswap version", nvs_version());
-		json_open_list(&json, "stores");
+		json_open_list(&json, action->run == store_checksum ? "files" : "stores");
 	}
 	if (!status)
 		status = action->run(&job);

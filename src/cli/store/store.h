@@ -23,7 +23,9 @@ struct store_job {
 	uint64_t rank;
 	unsigned kind; /* enum store_kind */
 	bool rollback;
-	const char *to, *from; /* checkpoints of export and import; NULL: none */
+	const char *to,
+		*from; /* checkpoints of export and import, a directory of checksum; NULL: none */
+	bool check;
 	uint64_t shard_bytes;
 	struct report_options report;
 	FILE *out;
@@ -55,6 +57,7 @@ int store_remove(struct store_job *job);
 int store_repair(struct store_job *job);
 int store_export(struct store_job *job);
 int store_import(struct store_job *job);
+int store_checksum(struct store_job *job);
 
 /* Prints "/path  rank 0" or "/path  rank 0, optimizer". */
 void store_print_name(FILE *out, const char *path, uint32_t rank, bool optimizer);

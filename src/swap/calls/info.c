@@ -108,6 +108,9 @@ static int get_listed(struct nvs_engine *engine, size_t index, struct nvs_stored
 					  .numel = tensor->numel,
 					  .nbytes = tensor->nbytes,
 					  .has_contents = true,
+					  .has_checksum = tensor->checksum_state != CHECKSUM_NONE,
+					  .checksum = tensor->rest->checksum,
+					  .path = store_file_path(engine->store, tensor->offset),
 					  .ndim = ndim,
 					  .shape = shape};
 	engine_unlock(engine);

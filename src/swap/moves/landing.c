@@ -21,10 +21,13 @@ static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor, en
 			tensor->rest->error_offset = tensor->place + tensor->rest->skip;
 			engine->moves.verify_errors++;
 			say_later(engine, NVS_LOG_ERROR,
-				  "%s: the bytes read from the store are not those that were "
+				  "%s: the bytes read from the %s are not those that were "
 				  "written",
-				  tensor->rest->name);
+				  tensor->rest->name, engine->of_files ? "file" : "store");
 		}
+	} else if (!tensor->status && sum_learned(engine, tensor)) {
+		tensor->checksum_state = CHECKSUM_KNOWN;
+		tensor->rest->checksum = tensor->rest->new_checksum;
 	}
 	if (!tensor->status)
 		engine->moves.swapped[NVS_READ] += is_external(tensor) ? tensor->rest->part_nbytes

@@ -60,6 +60,9 @@ struct transfer *keep_to_max_live(struct nvs_engine *engine);
 bool keeps_sums(const struct nvs_engine *engine);
 /* Whether data read into the tensor must match its checksum. */
 bool sums_compared(const struct nvs_engine *engine, const struct nvs_tensor *tensor);
+/* Whether data read into the tensor, of files, gives it its checksum, with which later reads are
+ * compared. */
+bool sum_learned(const struct nvs_engine *engine, const struct nvs_tensor *tensor);
 int sums_open(struct nvs_engine *engine); /* -ENOMEM */
 void sums_close(struct nvs_engine *engine);
 /* Before writes of these runs are submitted: computes short checksums, and queues long ones, which

@@ -35,11 +35,22 @@ bool sums_compared(const struct nvs_engine *engine, const struct nvs_tensor *ten
 	       (engine->verify && tensor->checksum_state == CHECKSUM_KNOWN);
 }
 
+bool sum_learned(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
+{
+	return engine->of_files && engine->verify && !is_part(tensor) &&
+	       tensor->checksum_state == CHECKSUM_NONE;
+}
+
+static bool read_is_summed(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
+{
+	return sums_compared(engine, tensor) || sum_learned(engine, tensor);
+}
+
 static bool needs_its_own(const struct nvs_engine *engine, const struct transfer *run,
 			  const struct nvs_tensor *tensor)
 {
 	assert(tensor->run_first == run->user);
-	return run->direction == NVS_WRITE || sums_compared(engine, tensor);
+	return run->direction == NVS_WRITE || read_is_summed(engine, tensor);
 }
 
 /* Under events->lock. How far a run is may be read by the thread alone that computes it. */
@@ -160,7 +171,7 @@ static bool needs_sum(const struct nvs_engine *engine, const struct transfer *ru
 	if (run->direction == NVS_WRITE)
 		return first->rest->sum == SUM_QUEUED || first->rest->sum == SUM_BEGUN;
 	for (const struct nvs_tensor *t = first; t && !run->status; t = t->run_next)
-		if (sums_compared(engine, t))
+		if (read_is_summed(engine, t))
 			return true;
 	return false;
 }

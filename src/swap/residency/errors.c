@@ -30,6 +30,20 @@ static int failed(const struct nvs_engine *engine, const struct nvs_tensor *tens
 				   "taken back, and contents that it may name are not overwritten "
 				   "before another one succeeds; commit again",
 				   tensor->rest->name, store_path(engine->store));
+	if (status == -EBADMSG && engine->of_files) {
+		struct nvs_error plain = {.size = sizeof(plain)};
+		const char *path = store_file_path(engine->store, offset);
+
+		transfer_error(&transfer, tensor->rest->name, &plain);
+		return error_cause(
+			error, NVS_CAUSE_IO, path,
+			error_about(error, status, tensor->rest->name, 0, plain.offset,
+				    "%s: the bytes of %s at offset %" PRIu64
+				    " are not those of its checksum: the drive changed them, or a "
+				    "program has written to the file; if that was meant to be, "
+				    "\"nvswap store checksum\" writes the checksums anew",
+				    tensor->rest->name, path, plain.offset));
+	}
 	return transfer_error(&transfer, tensor->rest->name, error);
 }
 
@@ -44,6 +58,12 @@ int read_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 	       uint64_t offset, struct nvs_error *error)
 {
 	return failed(engine, tensor, NVS_READ, status, offset, error);
+}
+
+int pin_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
+	      struct nvs_error *error)
+{
+	return read_error(engine, tensor, tensor->pins.status, tensor->pins.error_offset, error);
 }
 
 int report_failed_write(const struct nvs_engine *engine, struct nvs_tensor *tensor,

@@ -238,6 +238,9 @@ int tensor_error(const struct nvs_engine *engine, const struct nvs_tensor *tenso
 /* Describes a read of the tensor that no call has asked for. */
 int read_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor, int status,
 	       uint64_t offset, struct nvs_error *error);
+/* Describes the read that ended the pins of the tensor (pins_fail), and returns its status. */
+int pin_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
+	      struct nvs_error *error);
 /* Returns the error of a failed write from external memory that no call has returned yet, once. */
 int report_failed_write(const struct nvs_engine *engine, struct nvs_tensor *tensor,
 			struct nvs_error *error);

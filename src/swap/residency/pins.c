@@ -111,17 +111,6 @@ void pins_fail(struct nvs_tensor *tensor)
 	pins_check(tensor);
 }
 
-int pin_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
-	      struct nvs_error *error)
-{
-	const struct transfer transfer = {.file = store_file(engine->store),
-					  .direction = NVS_READ,
-					  .status = tensor->pins.status,
-					  .error_offset = tensor->pins.error_offset};
-
-	return transfer_error(&transfer, tensor->rest->name, error);
-}
-
 int pin_check(const struct nvs_tensor *tensor, uint64_t pin, struct nvs_error *error)
 {
 	if (pin_failed(tensor, pin) || pins_have(tensor, pin))

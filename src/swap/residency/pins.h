@@ -46,9 +46,6 @@ bool pins_have(const struct nvs_tensor *tensor, uint64_t pin);
 size_t pins_list(const struct nvs_tensor *tensor, uint64_t *list, size_t max);
 /* Ends all pins: the read whose status the tensor has failed. */
 void pins_fail(struct nvs_tensor *tensor);
-/* Describes that read, and returns its status. */
-int pin_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
-	      struct nvs_error *error);
 /* -EINVAL: the pin is not one of the tensor, and no failed read ended it. */
 int pin_check(const struct nvs_tensor *tensor, uint64_t pin, struct nvs_error *error);
 void pins_free(struct nvs_tensor *tensor);

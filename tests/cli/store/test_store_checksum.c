@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `nvswap store checksum`: what it writes is what the engine compares with, it names what is damaged, and
+ * what it can't do says so.
+ */
+#include "checkpoint/weights_fixture.h"
+#include "cli/store/store_command_fixture.h"
+#include "support/tests.h"
+
+#define N 7u
+
+/* One has more than a group takes of the pool, and one is empty. */
+static const uint64_t lengths[N] = {3000, 200000, 0, 40 << 20, 17, 70000, 65536};
+static const char *model;
+
+/* A folder of two files with an index. */
+static void make_model(void)
+{
+	char index[512], *end = index;
+
+	model = temp_directory();
+	weights_make(path_in(model, "a.safetensors"), lengths, 0, 4, 0);
+	weights_make(path_in(model, "b.safetensors"), lengths, 4, N, 0);
+	for (unsigned i = 0; i < N; i++)
+		end += sprintf(end, "%s\"t%u\": \"%s.safetensors\"",
+			       i ? ", " : "{\"weight_map\": {", i, i < 4 ? "a" : "b");
+	strcpy(end, "}}");
+	write_text(path_in(model, "model.safetensors.index.json"), index);
+}
+
+static uint64_t length_of(const char *name)
+{
+	struct stat status;
+
+	assert_int_equal(stat(path_in(model, name), &status), 0);
+	return (uint64_t)status.st_size;
+}
+
+TEST(what_is_written_is_what_the_engine_compares_with)
+{
+	make_model();
+	SAYS(0, "a.safetensors.checksums: checksums of 4 tensors of 40.19 MiB", "checksum %s",
+	     model);
+	assert_says(output, "b.safetensors.checksums: checksums of 3 tensors of");
+	SAYS(0, "7 tensors of 40.32 MiB read: 0 damaged, 0 without a checksum",
+	     "checksum --check %s", model);
+	/* A file of them alone. */
+	SAYS(0, "3 tensors", "checksum --check %s/b.safetensors", model);
+}
+
+TEST(each_damaged_tensor_of_files_is_named)
+{
+	make_model();
+	EXITS(0, "checksum %s", model);
+	damage(path_in(model, "a.safetensors"), length_of("a.safetensors") - 1);
+	damage(path_in(model, "b.safetensors"), length_of("b.safetensors") - 1);
+	SAYS(1, "damaged: t3: the bytes of", "checksum --check %s", model);
+	assert_says(output, "damaged: t6: the bytes of");
+	assert_says(output, path_in(model, "b.safetensors"));
+	assert_says(output, "7 tensors of 40.32 MiB read: 2 damaged");
+	SAYS(1, "\"tensor\": \"t6\"", "checksum --check --output-format json %s", model);
+	assert_int_equal(count_of("\"problem\""), 2);
+	/* They are what the files have now. */
+	EXITS(0, "checksum %s", model);
+	EXITS(0, "checksum --check %s", model);
+}
+
+TEST(checksums_go_to_another_directory_and_leave_the_model)
+{
+	const char *to = temp_directory();
+
+	make_model();
+	assert_int_equal(chmod(model, 0500), 0);
+	EXITS(0, "checksum --to %s %s", to, model);
+	SAYS(0, "0 damaged, 0 without", "checksum --check --to %s %s", to, model);
+	SAYS(1, "has no checksums: \"nvswap store checksum", "checksum --check %s", model);
+	assert_int_equal(chmod(model, 0700), 0);
+	SAYS(1, "can't write", "checksum --to %s/none %s", to, model);
+}
+
+TEST(checksums_of_a_file_that_was_replaced_are_refused)
+{
+	make_model();
+	EXITS(0, "checksum %s", model);
+	weights_make(path_in(model, "b.safetensors"), lengths, 4, N, 500);
+	SAYS(1, "the file was replaced since; \"nvswap store checksum", "checksum --check %s",
+	     model);
+	EXITS(0, "checksum %s", model);
+	EXITS(0, "checksum --check %s", model);
+}
+
+TEST(what_checksum_can_not_read_or_does_not_take_is_refused)
+{
+	make_model();
+	SAYS(1, "has no model.safetensors", "checksum %s", temp_directory());
+	SAYS(1, "No such file", "checksum %s/none.safetensors", model);
+	SAYS(2, "--rank chooses stores", "checksum --rank 0 %s", model);
+	SAYS(2, "--kind chooses stores", "checksum --kind optimizer %s", model);
+	SAYS(2, "--check is an option of nvswap store checksum", "verify --check %s", model);
+	SAYS(2, "--to is an option of nvswap store export and checksum", "verify --to x %s", model);
+}
+
+EACH_TEST(NULL, cleanup)
