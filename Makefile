@@ -84,7 +84,7 @@ SOFILE := libnvswap.so.$(VERSION)
 WRAPPED := malloc calloc realloc reallocarray aligned_alloc free strdup strndup asprintf vasprintf getline __getdelim tsearch \
 	newlocale glob XXH3_createState hwloc_topology_init hwloc_topology_load hwloc_bitmap_alloc \
 	mmap munmap memfd_create madvise mlock pthread_create open openat fopen fdopen realpath getrandom \
-	mkdir mkdirat mkostemp rename unlinkat flock fchmod stat lstat fstat fstatat statx fstatfs \
+	mkdir mkdirat mkostemp rename renameat renameat2 unlinkat flock fchmod stat lstat fstat fstatat statx fstatfs \
 	fstatvfs read pread pwrite fflush fclose posix_fallocate fallocate ftruncate fdatasync \
 	fsync eventfd io_setup io_uring_queue_init io_uring_register_files \
 	io_uring_register_files_update io_uring_register_buffers_sparse \

@@ -278,7 +278,10 @@ struct nvs_universal_options {
  * "run/global_step50", which is made if it is missing (mode 0700; not its parents). All files are
  * written below `path`/zero.partial and made durable; then that becomes `path`/zero in place of the
  * one that is there, and at last "latest_universal" beside `path` has its name. After a crash
- * `path`/zero is what it was before, or complete. What else belongs to a checkpoint of DeepSpeed,
+ * `path`/zero is what it was before, or complete; on a file system that can't exchange two names
+ * (FUSE, NFS) a crash may leave what it was before as `path`/zero.before and no `path`/zero:
+ * nvs_checkpoint_import_universal reads that, the next export renames it back, and other programs find
+ * it after `mv zero.before zero`. What else belongs to a checkpoint of DeepSpeed,
  * such as its files of model states, is in `path` already or is not needed. Elements of a group
  * that belong to no parameter are not written. Of several ranks each writes its elements; all pass
  * the same parameters in the same order, with the same names and shapes, and together give each
@@ -295,7 +298,8 @@ struct nvs_universal_options {
  * -E2BIG      fields of a later version are set
  * -EBUSY      another process writes to `path`; a step has failed and is not finished; another
  *             thread took a step meanwhile
- * -EEXIST     `path`/zero or `path`/zero.partial has other files than this call writes
+ * -EEXIST     `path`/zero, `path`/zero.partial or `path`/zero.before has other files than this call
+ *             writes
  * -ECANCELED  another rank has failed: the error names it
  * -ENOSPC     the file system has no room, or ulimit -f is too low for a file
  * -ENOMEM

@@ -508,6 +508,11 @@ CHANGE(mkdirat, (int from, const char *path, mode_t mode), (from, path, mode),
        .change = INJECT_MAKES, .from = from, .path = path)
 CHANGE(rename, (const char *path, const char *to), (path, to), .change = INJECT_RENAMES,
        .from = AT_FDCWD, .path = path, .to = to)
+CHANGE(renameat, (int from, const char *path, int into, const char *to), (from, path, into, to),
+       .change = INJECT_RENAMES, .from = from, .path = path, .to = to)
+CHANGE(renameat2, (int from, const char *path, int into, const char *to, unsigned flags),
+       (from, path, into, to, flags), .change = INJECT_RENAMES, .from = from, .path = path,
+       .to = to)
 CHANGE(unlinkat, (int from, const char *path, int flags), (from, path, flags),
        .change = INJECT_REMOVES, .from = from, .path = path)
 WRAP_AT(INJECT_OPEN | INJECT_NAME, path, int, mkostemp, (char *path, int flags), (path, flags),

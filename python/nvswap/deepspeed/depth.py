@@ -147,11 +147,13 @@ def watch_configurations() -> None:
         from nvswap.deepspeed.checkpoint.engine import watch_saves
         from nvswap.deepspeed.checkpoint.frozen import watch_frozen
         from nvswap.deepspeed.checkpoint.loads import watch_loads
+        from nvswap.deepspeed.checkpoint.swapped import watch_swapped
         from nvswap.deepspeed.modules import watch_destroyed
 
         watch_destroyed()
         watch_saves()
         watch_frozen()
+        watch_swapped()
         watch_loads()  # around what the others change
     read = DeepSpeedConfig.__init__
     if hasattr(read, "nvswap_watches"):

@@ -23,6 +23,7 @@ import nvswap
 from nvswap.deepspeed import VersionError
 
 try:
+    from deepspeed.runtime import engine as runtime
     from deepspeed.runtime.engine import DeepSpeedEngine
     from deepspeed.runtime.swap_tensor.utils import SwapBufferPool
     from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
@@ -167,6 +168,22 @@ def model_parallel_rank(engine: Any) -> int:
 def model_states(engine: Any, folder: str, rank: int) -> str:
     """The file in a tag's folder with a rank's model states; _get_ckpt_name takes another rank since 0.18.0."""
     return os.path.join(folder, f"zero_pp_rank_{rank}_mp_rank_{model_parallel_rank(engine):02d}_model_states.pt")
+
+
+def swap_files(engine: Any, folder: str) -> str:
+    """The folder in a tag's one with copies of the optimizer's swap files, which some releases have for all ranks."""
+    rank = engine.local_rank if engine.use_node_local_storage() else engine.global_rank
+    of_ranks = [f"rank{rank:02d}"] if hasattr(runtime, "dp_index_to_str") else []
+    return os.path.join(folder, "offloaded_tensors", *of_ranks)
+
+
+def replace_moments(info: Any, moments: List[torch.Tensor]) -> List[str]:
+    """Has DeepSpeed's OptimizerStateSwapInfo take these for the moments in swap files; returns the paths of weights and
+    moments, which are beside the tensors before 0.17."""
+    paths = getattr(info, "swap_paths", [])
+    del info.tensors[1:], paths[1:]
+    info.add_state_tensors(moments)
+    return paths or info.get_swap_paths()
 
 
 def checkpoint_settings(config: Any) -> Tuple[Dict[str, Any], Any]:

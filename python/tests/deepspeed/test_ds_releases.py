@@ -63,6 +63,16 @@ def deepspeed_0_16_0_trains_as_in_memory_and_resumes(directory):
 
 
 @promise
+def deepspeed_0_16_0_resumes_with_the_ops_alone(directory):
+    config, folder = configuration(directory, depth="ops"), os.path.join(directory, "saved")
+    python = interpreter_with("0.16.0")
+    # It has one folder for the swap files of all ranks.
+    losses = job(config, ranks=1, steps=3, python=python, save_steps=[1], checkpoint=folder)
+    again = job(config, ranks=1, steps=3, python=python, load_step=1, checkpoint=folder, seed=2)
+    assert again == [each[2:] for each in losses], (again, losses)
+
+
+@promise
 def deepspeed_0_16_9_trains_as_in_memory_and_resumes(directory):
     is_trained_and_resumed(directory, "0.16.9")
 

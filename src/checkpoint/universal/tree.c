@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The directory of a universal checkpoint's files: zero/NAME/PART.pt. It is made as zero.partial
- * and takes the place of `zero` as a whole. In writing no link is followed below the checkpoint's
- * path. A file that was removed while it was open, which NFS and FUSE keep under another name, counts
+ * and takes the place of `zero` as a whole. Where a file system can't exchange two names, as FUSE and
+ * NFS, the old one is zero.before for a moment: if a crash leaves it without a `zero`, it is the
+ * checkpoint, and gets its name back from the next export. In writing no link is followed below the
+ * checkpoint's path. A file that was removed while it was open, which NFS and FUSE keep under another name, counts
  * as none.
  */
 #include <assert.h>
@@ -23,6 +25,7 @@
 
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_CLOEXEC)
 #define PARTIAL	  "zero" PARTIAL_SUFFIX
+#define BEFORE	  "zero.before"
 
 static int tree_failed(const struct tree *tree, const char *what, const char *name,
 		       struct nvs_error *error)
@@ -131,23 +134,24 @@ static int empty(int fd, unsigned depth)
 	return rc;
 }
 
-static int remove_partial(const struct tree *tree, struct nvs_error *error)
+/* Removes zero.partial or zero.before. */
+static int remove_made(const struct tree *tree, const char *name, struct nvs_error *error)
 {
 	struct stat status;
 	int rc, fd;
 
-	if (fstatat(tree->top, PARTIAL, &status, AT_SYMLINK_NOFOLLOW))
-		return errno == ENOENT ? 0 : tree_failed(tree, "look at", PARTIAL, error);
+	if (fstatat(tree->top, name, &status, AT_SYMLINK_NOFOLLOW))
+		return errno == ENOENT ? 0 : tree_failed(tree, "look at", name, error);
 	if (!S_ISDIR(status.st_mode) || status.st_uid != geteuid())
-		return error_set(error, -EEXIST, "%s/" PARTIAL " is no directory of this user",
-				 tree->path);
-	fd = openat(tree->top, PARTIAL, DIRECTORY | O_NOFOLLOW);
+		return error_set(error, -EEXIST, "%s/%s is no directory of this user", tree->path,
+				 name);
+	fd = openat(tree->top, name, DIRECTORY | O_NOFOLLOW);
 	rc = fd < 0 ? -1 : empty(fd, 1);
 	if (fd >= 0)
 		close(fd);
 	if (!rc)
-		rc = remove_empty(tree->top, PARTIAL);
-	return rc ? tree_failed(tree, "remove", PARTIAL, error) : 0;
+		rc = remove_empty(tree->top, name);
+	return rc ? tree_failed(tree, "remove", name, error) : 0;
 }
 
 /* ---- Opening ---- */
@@ -161,7 +165,9 @@ static int open_zero(struct tree *tree, int flags, struct nvs_error *error)
 
 int tree_create(struct tree *tree, const char *path, struct nvs_error *error)
 {
-	int rc;
+	static const char *const names[] = {"zero", PARTIAL, BEFORE};
+	struct stat status;
+	int rc = 0;
 
 	*tree = (struct tree){.path = path, .name = PARTIAL, .top = -1, .zero = -1};
 	if (mkdir(path, 0700) && errno != EEXIST)
@@ -173,11 +179,15 @@ int tree_create(struct tree *tree, const char *path, struct nvs_error *error)
 		return errno == EWOULDBLOCK
 			       ? error_set(error, -EBUSY, "another process writes to %s", path)
 			       : tree_failed(tree, "lock", ".", error);
-	rc = check_parts(tree, tree->top, "zero", 1, error);
+	for (size_t i = 0; !rc && i < sizeof(names) / sizeof(names[0]); i++)
+		rc = check_parts(tree, tree->top, names[i], 1, error);
+	if (!rc && fstatat(tree->top, "zero", &status, AT_SYMLINK_NOFOLLOW) &&
+	    renameat(tree->top, BEFORE, tree->top, "zero") && errno != ENOENT)
+		rc = tree_failed(tree, "rename to zero the directory", BEFORE, error);
 	if (!rc)
-		rc = check_parts(tree, tree->top, PARTIAL, 1, error);
+		rc = remove_made(tree, PARTIAL, error);
 	if (!rc)
-		rc = remove_partial(tree, error);
+		rc = remove_made(tree, BEFORE, error);
 	if (rc)
 		return rc;
 	/* It is there if it holds a removed file. */
@@ -195,6 +205,9 @@ int tree_open(struct tree *tree, const char *path, bool partial, struct nvs_erro
 			      .zero = -1};
 	if (tree->top < 0)
 		return tree_failed(tree, "open the directory", ".", error);
+	if (!partial && faccessat(tree->top, "zero", F_OK, 0) &&
+	    !faccessat(tree->top, BEFORE, F_OK, 0))
+		tree->name = BEFORE;
 	return open_zero(tree, partial ? O_NOFOLLOW : 0, error);
 }
 
@@ -258,25 +271,46 @@ int tree_sync(const struct tree *tree, const char *place, struct nvs_error *erro
 	return rc;
 }
 
+/* Gives zero.partial the name `zero`. One that has it becomes zero.partial or zero.before. */
+static int take_name(int top)
+{
+	int code;
+
+	if (!renameat2(top, PARTIAL, top, "zero", RENAME_EXCHANGE))
+		return 0;
+	if (errno == ENOENT)
+		return renameat(top, PARTIAL, top, "zero");
+	if ((errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP) ||
+	    renameat(top, "zero", top, BEFORE))
+		return -1;
+	if (!renameat(top, PARTIAL, top, "zero"))
+		return 0;
+	code = errno;
+	(void)renameat(top, BEFORE, top, "zero");
+	errno = code;
+	return -1;
+}
+
 int tree_commit(struct tree *tree, struct nvs_error *error)
 {
+	int rc;
+
 	assert(tree->created);
 	if (fsync(tree->zero))
 		return tree_failed(tree, "make the names durable in", PARTIAL, error);
-	/* Exchanges names with an existing zero/, which is then removed. */
-	if (renameat2(tree->top, PARTIAL, tree->top, "zero", RENAME_EXCHANGE) &&
-	    (errno != ENOENT || renameat(tree->top, PARTIAL, tree->top, "zero")))
+	if (take_name(tree->top))
 		return tree_failed(tree, "rename to zero the directory " PARTIAL, "files", error);
 	tree->created = false;
 	if (fsync(tree->top))
 		return tree_failed(tree, "make the new names durable in", ".", error);
-	return remove_partial(tree, error);
+	rc = remove_made(tree, PARTIAL, error);
+	return rc ? rc : remove_made(tree, BEFORE, error);
 }
 
 void tree_close(struct tree *tree)
 {
 	if (tree->created)
-		remove_partial(tree, NULL);
+		remove_made(tree, PARTIAL, NULL);
 	if (tree->zero >= 0)
 		close(tree->zero);
 	if (tree->top >= 0)

@@ -88,7 +88,7 @@ int cover_check(const struct params *params, const struct nvs_universal_options 
 
 struct tree {
 	const char *path; /* of the checkpoint, for errors */
-	const char *name; /* of the files' directory: zero, or zero.partial */
+	const char *name; /* of the files' directory: zero, zero.partial or zero.before */
 	int top;	  /* descriptor of `path`; the rank that makes the files holds its lock */
 	int zero;	  /* of the files' directory */
 	bool created;	  /* zero.partial is this call's own */
@@ -96,7 +96,8 @@ struct tree {
 
 /* Makes and locks `path`, and in it an empty zero.partial. Call tree_close in any case. */
 int tree_create(struct tree *tree, const char *path, struct nvs_error *error);
-/* Opens zero.partial, which another rank has made, or `zero`. Call tree_close in any case. */
+/* Opens zero.partial, which another rank has made, or what is the checkpoint. Call tree_close in any
+ * case. */
 int tree_open(struct tree *tree, const char *path, bool partial, struct nvs_error *error);
 /* Makes the directory of a parameter. A place is a path below that of the files. */
 int tree_add(const struct tree *tree, const char *place, struct nvs_error *error);

@@ -654,10 +654,8 @@ static struct optim *is_of(struct optim *reader, struct optim *a, struct optim *
 	return whose;
 }
 
-TEST(each_failing_call_leaves_the_old_checkpoint_or_the_new)
+static void fail_at_each_call(const char *path)
 {
-	const char *memory = memory_directory();
-	const char *path = path_in(memory ? memory : temp_directory(), "tag");
 	struct optim old, new, reader;
 	uint64_t failed = 1;
 
@@ -687,6 +685,114 @@ TEST(each_failing_call_leaves_the_old_checkpoint_or_the_new)
 	optim_close(&reader);
 	optim_close(&new);
 	optim_close(&old);
+}
+
+TEST(each_failing_call_leaves_the_old_checkpoint_or_the_new)
+{
+	const char *memory = memory_directory();
+
+	fail_at_each_call(path_in(memory ? memory : temp_directory(), "tag"));
+}
+
+/* A file system that can't exchange two names, below which is another one; NULL: it can't be mounted here. */
+static const char *mount_fuse(void)
+{
+	const char *below = temp_directory(), *mount = temp_directory();
+	char command[1024];
+
+	snprintf(command, sizeof(command), "bindfs '%s' '%s' 2>/dev/null", below, mount);
+	return system(command) ? NULL : mount;
+}
+
+static void unmount_fuse(const char *mount)
+{
+	char command[1024];
+
+	snprintf(command, sizeof(command), "umount '%s' || fusermount3 -u '%s'", mount, mount);
+	assert_int_equal(system(command), 0);
+}
+
+TEST(each_failing_call_leaves_the_old_checkpoint_or_the_new_on_fuse)
+{
+	const char *mount = mount_fuse();
+
+	if (!mount)
+		SKIP("bindfs can't mount here");
+	fail_at_each_call(path_in(mount, "tag"));
+	unmount_fuse(mount);
+}
+
+static void end_at_rename(void *left, struct inject_name *name)
+{
+	if (name->change == INJECT_RENAMES && !--*(unsigned *)left)
+		_exit(0);
+}
+
+/* Exports over a checkpoint, in a process that ends before one of its renames; false: it has fewer. */
+static bool ends_at_rename(const char *path, unsigned nth)
+{
+	const struct inject_observer observer = {.arg = &nth, .before_name = end_at_rename};
+	pid_t child = fork();
+	int status;
+
+	if (!child) {
+		struct optim own;
+
+		start(&own, 2);
+		inject_observe(&observer);
+		_exit(export_to(&own, path) ? 2 : 1);
+	}
+	assert_int_equal(waitpid(child, &status, 0), child);
+	assert_true(WIFEXITED(status) && WEXITSTATUS(status) < 2);
+	return !WEXITSTATUS(status);
+}
+
+TEST(an_export_that_ends_between_its_renames_on_fuse_leaves_the_old_checkpoint_or_the_new)
+{
+	const char *mount = mount_fuse(), *path;
+	struct optim old, reader;
+	unsigned between = 0, nth = 1;
+
+	if (!mount)
+		SKIP("bindfs can't mount here");
+	path = path_in(mount, "tag");
+	start(&old, 1);
+	DONE(&old, export_to(&old, path));
+	for (; ends_at_rename(path, nth); nth++) {
+		between += access(path_in(path, "zero"), F_OK) != 0;
+		start(&reader, 0);
+		DONE(&reader, import_from(&reader, path));
+		assert_in_range(steps_of(&reader), 1, 2);
+		if (steps_of(&reader) == 1)
+			same_params(&reader, &old);
+		optim_close(&reader);
+		DONE(&old, export_to(&old, path));
+		assert_int_equal(entries_of(path), 1);
+		DONE(&old, import_from(&old, path));
+	}
+	assert_int_equal(between, 1);
+	assert_true(nth > 3);
+	optim_close(&old);
+	unmount_fuse(mount);
+}
+
+/* An export that fails does not remove what a crash has left as the only checkpoint. */
+TEST(a_failed_export_keeps_a_checkpoint_that_a_crash_has_left_between_renames)
+{
+	const char *path = path_in(temp_directory(), "tag");
+	uint64_t failed;
+
+	start(&optim, 1);
+	DONE(&optim, export_to(&optim, path));
+	assert_int_equal(rename(path_in(path, "zero"), path_in(path, "zero.before")), 0);
+	inject_fail(INJECT_SPACE, 1, 1, ENOSPC);
+	REFUSED(&optim, export_to(&optim, path), -ENOSPC, "zero.partial");
+	inject_stop(&failed);
+	assert_int_equal(failed, 1);
+	assert_int_equal(access(path_in(path, "zero"), F_OK), 0);
+	start(&other, 0);
+	DONE(&other, import_from(&other, path));
+	same_params(&optim, &other);
 }
 
 /* A child exports and is killed at moments all over the export. */
@@ -875,7 +981,7 @@ TEST(a_planted_link_is_not_followed)
 TEST(a_directory_with_other_files_is_not_replaced)
 {
 	static const char *const places[] = {"zero/mine", "zero.partial/mine", "zero/params/mine",
-					     "zero/a/b/fp32.pt"};
+					     "zero/a/b/fp32.pt", "zero.before/mine"};
 
 	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
 		const char *path = path_in(temp_directory(), "tag"),
@@ -914,15 +1020,14 @@ TEST(names_of_removed_files_are_no_other_files)
 /* FUSE keeps it under another name until it is closed. */
 TEST(what_a_killed_export_has_left_is_replaced_while_a_file_of_it_is_open_on_fuse)
 {
-	const char *below = temp_directory(), *mount = temp_directory();
-	const char *path = path_in(mount, "tag");
+	const char *mount = mount_fuse(), *path;
 	struct nvs_checkpoint_param params[PARAMS];
 	int held, exported, imported, kept;
 	char command[1024];
 
-	snprintf(command, sizeof(command), "bindfs '%s' '%s' 2>/dev/null", below, mount);
-	if (system(command))
+	if (!mount)
 		SKIP("bindfs can't mount here");
+	path = path_in(mount, "tag");
 	params_of(params);
 	snprintf(command, sizeof(command),
 		 "d='%s/zero.partial/%s' && mkdir -p $d && touch $d/fp32.pt", path, params[0].name);
@@ -935,8 +1040,7 @@ TEST(what_a_killed_export_has_left_is_replaced_while_a_file_of_it_is_open_on_fus
 	snprintf(command, sizeof(command), "ls -A '%s'/zero/* | grep -q fuse_hidden", path);
 	kept = kept ? kept : system(command);
 	close(held);
-	snprintf(command, sizeof(command), "umount '%s' || fusermount3 -u '%s'", mount, mount);
-	assert_int_equal(system(command), 0);
+	unmount_fuse(mount);
 	assert_true(held >= 0);
 	DONE(&optim, exported);
 	DONE(&optim, imported);

@@ -166,7 +166,7 @@ def _check_files(engine: Any, load_dir: str, tag: str, with_state: bool, strict:
     if not any(map(os.path.exists, names)):
         _check_type(engine, load_dir, tag)
         _fail_missing(path)
-    _check_parameters(engine, engine._get_ckpt_name(load_dir, tag))
+    check_parameters(engine, engine._get_ckpt_name(load_dir, tag))
 
 
 def _state_files(folder: str) -> List[str]:
@@ -207,7 +207,7 @@ def _check_type(engine: Any, load_dir: str, tag: str) -> None:
                     f"it was, or {_BY_NAME}", path=path)
 
 
-def _check_parameters(engine: Any, path: str) -> None:
+def check_parameters(engine: Any, path: str) -> None:
     """State has no names: raises unless this file of model states has the job's parameters in the same
     order. A name that the job lacks is that of a renamed parameter."""
     own = _listed(engine._get_zero_param_shapes())
