@@ -10,7 +10,6 @@
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
-#include <strings.h>
 
 #include "base/error.h"
 #include "config/config.h"
@@ -31,7 +30,7 @@ int check_type(const struct nvs_optimizer *optimizer, struct nvs_error *error)
 				   "optimizer.params.amsgrad is true, but nvswap's Adam keeps no "
 				   "maximum of exp_avg_sq: set it to false, or provide an update "
 				   "function");
-	if (!*type || !strcasecmp(type, "Adam") || !strcasecmp(type, "AdamW"))
+	if (rule_of_type(type))
 		return 0;
 	return error_about(error, -ENOTSUP, "optimizer.type", 0, 0,
 			   "optimizer.type is %s, but nvswap has only Adam and AdamW: set one of "

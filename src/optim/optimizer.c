@@ -52,8 +52,8 @@ static int open_engine(struct nvs_optimizer *optimizer, const struct nvs_config 
 	uint64_t gradients = optimizer->flat * nvs_dtype_size(optimizer->gradient_dtype);
 	uint64_t most = state_nbytes(optimizer, optimizer->flat) + gradients + 6 * tile;
 
-	/* The configuration counts the cache's elements as float32. */
-	if (optimizer->state != NVS_STATE_FP32)
+	/* The configuration counts the cache's elements as three parts in float32. */
+	if (state_nbytes(optimizer, TILE_UNIT) != PARTS * TILE_UNIT * sizeof(float))
 		config.optimizer_max_in_cpu = (config.optimizer_max_in_cpu / TILE_UNIT + 1) *
 					      state_nbytes(optimizer, TILE_UNIT) /
 					      (PARTS * sizeof(float));
@@ -94,7 +94,7 @@ static uint64_t tile_extent(const struct nvs_optimizer *optimizer, size_t tile)
 {
 	uint64_t unit = engine_unit(optimizer->engine), nbytes = 0;
 
-	for (unsigned part = 0; part < PARTS; part++)
+	for (unsigned part = 0; part < optimizer->nparts; part++)
 		nbytes += align_up(part_nbytes(optimizer, tile, part), unit);
 	return nbytes;
 }
@@ -134,7 +134,7 @@ static int alloc_scratch(struct nvs_optimizer *optimizer, unsigned thread)
 	assert(thread < threads_count(optimizer->threads));
 	assert(!optimizer->scratch[thread] && !optimizer->lowered[thread]);
 	if (optimizer->floats) {
-		optimizer->floats[thread] = calloc((size_t)PARTS * SLICE, sizeof(float));
+		optimizer->floats[thread] = calloc((size_t)optimizer->nparts * SLICE, sizeof(float));
 		if (!optimizer->floats[thread])
 			return -ENOMEM;
 	}
@@ -254,6 +254,7 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 	optimizer->read_only = config->read_only;
 	optimizer->keep = (config->keep || config->read_only) &&
 			  config->offload[NVS_OFFLOAD_OPTIMIZER].device == NVS_DEVICE_NVME;
+	rule_choose(optimizer, rule_at(NVS_RULE_ADAM));
 	format_choose(optimizer, config->optimizer_state);
 	optimizer->takes_state = takes_state;
 	optimizer->gradient_dtype = config->grad_accum_dtype;

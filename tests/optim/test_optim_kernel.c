@@ -5,7 +5,7 @@
  * bit. Seeds are printed.
  */
 #include "config/config.h"
-#include "optim/kernels/kernel.h"
+#include "optim/rule.h"
 #include "support/support.h"
 #include "support/tests.h"
 
@@ -434,7 +434,7 @@ static void follow_reference(const struct optimizer_config *config, enum nvs_dty
 	unsigned count = make_runs(runs, &reference);
 
 	for (unsigned step = 1; step <= STEPS; step++) {
-		struct adam adam = adam_factors(config, config->lr, step, grad_factor);
+		struct scalars adam = rule_at(NVS_RULE_ADAM)->scalars(config, config->lr, step, grad_factor);
 		float gradients[ELEMENTS];
 		double unscaled[ELEMENTS];
 
@@ -443,7 +443,7 @@ static void follow_reference(const struct optimizer_config *config, enum nvs_dty
 		for (unsigned k = 0; k < count; k++) {
 			struct run *run = &runs[k];
 
-			run->kernel->adam(&adam, run->w, run->m, run->v, gradients, dtype,
+			run->kernel->update[NVS_RULE_ADAM](&adam, run->w, run->m, run->v, gradients, dtype,
 					  run->has_weights ? run->weights : NULL, run->dtype,
 					  ELEMENTS);
 		}
@@ -492,13 +492,13 @@ static float any_bits(void)
 	return x;
 }
 
-static void step_once(const struct kernel *kernel, const struct adam *adam, arrays a,
+static void step_once(const struct kernel *kernel, const struct scalars *adam, arrays a,
 		      enum nvs_dtype gradients_dtype, const enum nvs_dtype *weights_dtype, size_t n)
 {
 	unsigned char *gradients = (unsigned char *)a[GRADIENTS];
 	unsigned char *weights = (unsigned char *)a[WEIGHTS];
 
-	kernel->adam(adam, a[MASTER] + 1, a[EXP_AVG] + 1, a[EXP_AVG_SQ] + 1,
+	kernel->update[NVS_RULE_ADAM](adam, a[MASTER] + 1, a[EXP_AVG] + 1, a[EXP_AVG_SQ] + 1,
 		     gradients + nvs_dtype_size(gradients_dtype), gradients_dtype,
 		     weights_dtype ? weights + nvs_dtype_size(*weights_dtype) : NULL,
 		     weights_dtype ? *weights_dtype : NVS_F32, n);
@@ -524,7 +524,7 @@ static void compare_kernels(enum nvs_dtype gradients_dtype, const enum nvs_dtype
 			    size_t n)
 {
 	static arrays start, expected, found;
-	struct adam adam = adam_factors(&plain_adam, 1e-3, 1 + random_next(&random_state) % 100,
+	struct scalars adam = rule_at(NVS_RULE_ADAM)->scalars(&plain_adam, 1e-3, 1 + random_next(&random_state) % 100,
 					0.125);
 	const struct kernel *kernel, *plain = NULL;
 

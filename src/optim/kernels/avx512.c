@@ -147,7 +147,7 @@ static inline ints smaller(ints a, ints b)
 #include "optim/kernels/body.h"
 #include "optim/kernels/packed_body.h"
 
-static const struct kernel set = {"avx512",    adam_all,    convert, add,
+static const struct kernel set = {"avx512",    UPDATES, convert, add,
 				  sum_squares, adam_packed, unpack,  pack};
 
 const struct kernel *const kernel_avx512 = &set;

@@ -12,8 +12,14 @@
 #include "nvswap.h"
 #include "optim/kernels/packed.h"
 
-/* The constants of an Adam update; the same for all elements of a step. */
-struct adam {
+/* The rules for which there are kernels: see optim/rule.h. */
+enum nvs_rule {
+	NVS_RULE_ADAM,
+	RULES,
+};
+
+/* The constants of an update, the same for all elements of a step. A rule sets those that it has. */
+struct scalars {
 	float beta1, beta2;
 	float one_minus_beta1, one_minus_beta2; /* computed in double, then rounded */
 	float eps;
@@ -25,10 +31,6 @@ struct adam {
 	float grad_factor; /* gradients are multiplied by it first: unscaling and clipping */
 };
 
-/* The factors of step `step` (from 1) with learning rate lr; computed in double. */
-struct adam adam_factors(const struct optimizer_config *config, double lr, uint64_t step,
-			 double grad_factor);
-
 #define SUM_BLOCK 1024u /* the largest n of sum_squares */
 
 /*
@@ -38,14 +40,17 @@ struct adam adam_factors(const struct optimizer_config *config, double lr, uint6
 struct kernel {
 	const char *name; /* "avx512", "avx2", "plain" */
 	/*
-	 * g = gradient * grad_factor; Adam: g += decay * w; m = m*beta1 + g*(1-beta1);
-	 * v = v*beta2 + g*g*(1-beta2); AdamW: w -= decay * w;
+	 * The updates, by rule, of n elements: the master weights w and the rule's states, in their
+	 * order; NULL for one that it does not have. g = gradient * grad_factor. `weights` receives
+	 * w in its type; it may be NULL.
+	 *
+	 * Adam, of m = exp_avg and v = exp_avg_sq: unless decoupled g += decay * w;
+	 * m = m*beta1 + g*(1-beta1); v = v*beta2 + g*g*(1-beta2); if decoupled w -= decay * w;
 	 * w -= step_size * (m / (sqrt(v) * root_factor + eps)).
-	 * `weights` receives w in its type; it may be NULL.
 	 */
-	void (*adam)(const struct adam *adam, float *master, float *exp_avg, float *exp_avg_sq,
-		     const void *gradients, enum nvs_dtype gradients_dtype, void *weights,
-		     enum nvs_dtype weights_dtype, size_t n);
+	void (*update[RULES])(const struct scalars *scalars, float *master, float *first,
+			      float *second, const void *gradients, enum nvs_dtype gradients_dtype,
+			      void *weights, enum nvs_dtype weights_dtype, size_t n);
 	/* to[i] = from[i] * factor in fp32, rounded to the type of `to`. The arrays may be the same
 	 * if the types have the same size; otherwise they must not overlap. */
 	void (*convert)(void *to, enum nvs_dtype to_dtype, const void *from,
@@ -58,11 +63,11 @@ struct kernel {
 	 * element is. */
 	double (*sum_squares)(const void *from, enum nvs_dtype dtype, size_t n);
 	/*
-	 * The same update as `adam` of state kept as `state` says. With `split`, weights are bf16
+	 * Adam's update of state kept as `state` says. With `split`, weights are bf16
 	 * and not NULL, and read too. Moments of fewer bits than fp32 are rounded stochastically by
 	 * `noise`, which is NULL only if there are none.
 	 */
-	void (*adam_packed)(const struct adam *adam, const struct state_run *state,
+	void (*adam_packed)(const struct scalars *scalars, const struct state_run *state,
 			    const struct noise *noise, const void *gradients,
 			    enum nvs_dtype gradients_dtype, void *weights,
 			    enum nvs_dtype weights_dtype, size_t n);

@@ -214,7 +214,7 @@ static inline ints smaller(ints a, ints b)
 #include "optim/kernels/body.h"
 #include "optim/kernels/packed_body.h"
 
-static const struct kernel set = {"plain",     adam_all,    convert, add,
+static const struct kernel set = {"plain",     UPDATES, convert, add,
 				  sum_squares, adam_packed, unpack,  pack};
 
 const struct kernel *const kernel_plain = &set;

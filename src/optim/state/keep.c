@@ -210,7 +210,7 @@ static uint64_t sum_of(const void *data, uint64_t nbytes)
 static uint64_t *host_sum(const struct nvs_optimizer *optimizer, size_t tile, unsigned part)
 {
 	assert(tile >= optimizer->noffloaded && tile < optimizer->ntiles);
-	return &optimizer->stored_sums[1 + (tile - optimizer->noffloaded) * PARTS + part];
+	return &optimizer->stored_sums[1 + (tile - optimizer->noffloaded) * optimizer->nparts + part];
 }
 
 /* Reads the state of tiles that are not offloaded into host memory. */
@@ -222,12 +222,12 @@ static int load_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
 		struct nvs_tensor *const *parts = optimizer->tiles[i].parts;
 		void *state[PARTS];
 
-		for (unsigned part = 0; part < PARTS; part++)
+		for (unsigned part = 0; part < optimizer->nparts; part++)
 			state[part] = tile_part(optimizer, i, part);
-		rc = batch_swap_in_to(optimizer->engine, parts, state, PARTS, error);
+		rc = batch_swap_in_to(optimizer->engine, parts, state, optimizer->nparts, error);
 		if (!rc)
-			rc = batch_wait(optimizer->engine, parts, PARTS, 0, -1, error);
-		for (unsigned part = 0; part < PARTS && !rc; part++)
+			rc = batch_wait(optimizer->engine, parts, optimizer->nparts, 0, -1, error);
+		for (unsigned part = 0; part < optimizer->nparts && !rc; part++)
 			*host_sum(optimizer, i, part) = sum_of(state[part],
 							       part_nbytes(optimizer, i, part));
 	}
@@ -245,7 +245,7 @@ int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 	size_t nhost = optimizer->ntiles - optimizer->noffloaded;
 
-	optimizer->stored_sums = calloc(1 + PARTS * nhost, sizeof(*optimizer->stored_sums));
+	optimizer->stored_sums = calloc(1 + optimizer->nparts * nhost, sizeof(*optimizer->stored_sums));
 	rc = optimizer->stored_sums
 		     ? 0
 		     : error_set(error, -ENOMEM, "out of memory for the state's checksums");
@@ -332,7 +332,7 @@ static int write_outside(struct nvs_optimizer *optimizer, struct nvs_error *erro
 		if (!is_fresh(&optimizer->tiles[i])) {
 			/* Writes a tile that is in host memory. */
 
-			for (unsigned part = 0; part < PARTS && !rc; part++)
+			for (unsigned part = 0; part < optimizer->nparts && !rc; part++)
 				rc = write_from(optimizer, optimizer->tiles[i].parts[part],
 						tile_part(optimizer, i, part),
 						part_nbytes(optimizer, i, part),
@@ -391,7 +391,7 @@ int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	/* Waits for writes from host memory that an earlier commit started before the drive
 	 * hung. */
 	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc; i++)
-		rc = engine_wait_landed(optimizer->engine, optimizer->tiles[i].parts, PARTS, error);
+		rc = engine_wait_landed(optimizer->engine, optimizer->tiles[i].parts, optimizer->nparts, error);
 	if (!rc && optimizer->table)
 		rc = engine_wait_landed(optimizer->engine, &optimizer->table_tensor, 1, error);
 	rc = rc ? rc : engine_wait_landed(optimizer->engine, &optimizer->header_tensor, 1, error);

@@ -29,7 +29,7 @@ static int pin_part(struct nvs_optimizer *optimizer, size_t i, enum nvs_optimize
 
 	assert(i < optimizer->ntiles && tile->task == TASK_NONE);
 	*pinned = (struct pinned){0};
-	for (unsigned other = 0; other < PARTS && i < optimizer->noffloaded && !is_held(tile);
+	for (unsigned other = 0; other < optimizer->nparts && i < optimizer->noffloaded && !is_held(tile);
 	     other++)
 		if (is_fresh(tile) || part_needs(optimizer, i, part, other))
 			pinned->tensors[pinned->n++] = tile->parts[other];
@@ -86,7 +86,7 @@ static int copy_within_tile(struct nvs_optimizer *optimizer, const struct part_r
 	rc = pin_part(optimizer, i, range->part, &pinned, error);
 	if (rc)
 		return rc;
-	for (unsigned part = 0; part < PARTS && i < optimizer->noffloaded; part++)
+	for (unsigned part = 0; part < optimizer->nparts && i < optimizer->noffloaded; part++)
 		if (part_needs(optimizer, i, range->part, part))
 			walks_visit(optimizer, part, i);
 	if (range->to)

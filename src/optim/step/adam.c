@@ -13,7 +13,7 @@
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"
 #include "config/config.h"
-#include "optim/kernels/kernel.h"
+#include "optim/rule.h"
 #include "optim/state/header.h"
 #include "optim/step/numbers.h"
 
@@ -69,7 +69,7 @@ int nvs_adam_update(const struct nvs_adam_update *given, struct nvs_error *error
 	struct nvs_adam_update update;
 	int rc = struct_in(&update, sizeof(update), given);
 	struct optimizer_config config;
-	struct adam adam;
+	struct scalars adam;
 
 	if (rc)
 		return struct_refused(error, rc, "nvs_adam_update", "the update");
@@ -85,9 +85,9 @@ int nvs_adam_update(const struct nvs_adam_update *given, struct nvs_error *error
 		rc = check_update(&update, error);
 	if (rc || !update.numel)
 		return rc;
-	adam = adam_factors(&config, update.lr, update.step,
+	adam = rule_at(NVS_RULE_ADAM)->scalars(&config, update.lr, update.step,
 			    update.grad_factor != 0 ? update.grad_factor : 1);
-	kernel_best()->adam(&adam, update.master, update.exp_avg, update.exp_avg_sq,
+	kernel_best()->update[NVS_RULE_ADAM](&adam, update.master, update.exp_avg, update.exp_avg_sq,
 			    update.gradients, update.gradients_dtype, update.weights,
 			    update.weights ? update.weights_dtype : NVS_F32, update.numel);
 	return 0;
