@@ -155,7 +155,8 @@ struct nvs_optimizer {
 	enum nvs_optimizer_state state;
 	enum moments moments;
 	bool splits;		     /* master weights of bf16 weights are these and remainders */
-	bool takes_state;	     /* the state of the kept store, whatever is configured */
+	bool takes_state;	     /* the format of the kept store, whatever is configured */
+	bool takes_rule;	     /* the rule of the kept store */
 	uint64_t numel, split_numel; /* of all groups; of these, in split tiles */
 	uint64_t state_bytes;	     /* of all tiles */
 
@@ -205,8 +206,10 @@ struct segment {
 /* -ENOTSUP unless the configured optimizer is one of the kernels', or the caller's function, or
  * nothing is updated. */
 int check_type(const struct nvs_optimizer *optimizer, struct nvs_error *error);
+/* -ENOTSUP unless the rule's state may have the configured format. */
+int check_format(const struct nvs_optimizer *optimizer, struct nvs_error *error);
 /* Includes values that the parser refuses but a caller may set. */
-int check_values(const struct nvs_config *config, struct nvs_error *error);
+int check_values(const struct nvs_config *config, enum nvs_rule rule, struct nvs_error *error);
 /* -EINVAL if the argument of that name is NULL. */
 int check_given(const void *argument, const char *name, struct nvs_error *error);
 /* -EINVAL if the learning rate or the sums would make weights nan. */

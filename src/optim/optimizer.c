@@ -134,7 +134,8 @@ static int alloc_scratch(struct nvs_optimizer *optimizer, unsigned thread)
 	assert(thread < threads_count(optimizer->threads));
 	assert(!optimizer->scratch[thread] && !optimizer->lowered[thread]);
 	if (optimizer->floats) {
-		optimizer->floats[thread] = calloc((size_t)optimizer->nparts * SLICE, sizeof(float));
+		optimizer->floats[thread] = calloc((size_t)optimizer->nparts * SLICE,
+						   sizeof(float));
 		if (!optimizer->floats[thread])
 			return -ENOMEM;
 	}
@@ -254,7 +255,6 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 	optimizer->read_only = config->read_only;
 	optimizer->keep = (config->keep || config->read_only) &&
 			  config->offload[NVS_OFFLOAD_OPTIMIZER].device == NVS_DEVICE_NVME;
-	rule_choose(optimizer, rule_at(NVS_RULE_ADAM));
 	format_choose(optimizer, config->optimizer_state);
 	optimizer->takes_state = takes_state;
 	optimizer->gradient_dtype = config->grad_accum_dtype;
@@ -267,6 +267,14 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 		optimizer->weights_final_arg = options->weights_final_arg;
 		optimizer->aio = options->aio;
 	}
+
+	const struct rule *rule = optimizer->update ? rule_at(options->rule)
+						    : rule_of_type(config->adam.type);
+
+	/* The rule of an unknown type is refused below, unless nothing is updated. */
+	rule_choose(optimizer, rule ? rule : rule_at(NVS_RULE_ADAM));
+	optimizer->takes_rule = optimizer->read_only ||
+				(takes_state && !optimizer->update && !*config->adam.type);
 	pthread_mutexattr_init(&attributes);
 	/* A second call of the thread that has the lock fails, instead of waiting for itself. */
 	pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ERRORCHECK);
@@ -277,7 +285,9 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 
 	rc = check_type(optimizer, error);
 	if (!rc)
-		rc = check_values(config, error);
+		rc = check_format(optimizer, error);
+	if (!rc)
+		rc = check_values(config, optimizer->rule->id, error);
 	if (!rc)
 		rc = layout_groups(optimizer, groups, n, error);
 	if (!rc)
@@ -346,6 +356,8 @@ int optimizer_open_with(struct nvs_optimizer **out, const struct nvs_config *con
 		rc = struct_in(&given, sizeof(given), options);
 		if (rc)
 			struct_refused(error, rc, "nvs_optimizer_options", "the options");
+		else if ((unsigned)given.rule >= RULES)
+			rc = error_set(error, -EINVAL, "there is no rule %d", (int)given.rule);
 	}
 	if (rc)
 		return rc;

@@ -14,8 +14,10 @@
 
 struct rule {
 	enum nvs_rule id;
+	const char *name; /* as optimizer.type */
+	bool packs;	  /* its state may have another format than fp32 */
 	unsigned nparts;
-	const char *names[PARTS]; /* of its parts */
+	enum nvs_optimizer_part parts[PARTS];
 	/* The constants of step `step` (from 1) with learning rate lr; computed in double. */
 	struct scalars (*scalars)(const struct optimizer_config *config, double lr, uint64_t step,
 				  double grad_factor);
@@ -24,5 +26,11 @@ struct rule {
 const struct rule *rule_at(enum nvs_rule id);
 /* The rule of an optimizer.type, whose case does not matter; NULL: there is none. */
 const struct rule *rule_of_type(const char *type);
+/* The number of a part among the rule's; -1: it has no such part. */
+int rule_part(const struct rule *rule, enum nvs_optimizer_part part);
+/* "exp_avg" */
+const char *part_name(enum nvs_optimizer_part part);
+/* What part i of a rule is before the first step, but for the master weights. */
+float rule_initial(const struct rule *rule, const struct optimizer_config *config, unsigned i);
 
 #endif

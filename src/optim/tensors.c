@@ -71,12 +71,14 @@ static int register_some(struct nvs_optimizer *optimizer, const struct tensor_ki
 int register_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	unsigned nparts = optimizer->nparts;
-	const struct tensor_kind kind = {optimizer->rule->names, nparts, optimizer->tile_numel,
-					 false};
+	const char *names[PARTS];
+	const struct tensor_kind kind = {names, nparts, optimizer->tile_numel, false};
 	size_t n = nparts * (optimizer->keep ? optimizer->ntiles : optimizer->noffloaded);
 	struct nvs_tensor *tensors[REGISTERED_AT_ONCE];
 	int rc = 0;
 
+	for (unsigned part = 0; part < nparts; part++)
+		names[part] = part_name(optimizer->rule->parts[part]);
 	for (size_t i = 0; i < n && !rc; i += REGISTERED_AT_ONCE) {
 		size_t count = min_u64(n - i, REGISTERED_AT_ONCE);
 

@@ -240,8 +240,10 @@ TEST(test_steps_of_split_state_are_those_of_fp32_bit_for_bit)
 			pack(kernel, &split, NULL, &values, HALVES);
 			for (unsigned step = 1; step <= 4; step++) {
 				/* The first step's rate is 0, so ties stay ties. */
-				struct scalars adam = rule_at(NVS_RULE_ADAM)->scalars(&plain_adam, step > 1 ? 1e-3 : 0,
-								step, 1);
+				struct scalars adam = rule_at(NVS_RULE_ADAM)
+							      ->scalars(&plain_adam,
+									step > 1 ? 1e-3 : 0, step,
+									1);
 
 				adam.decay = step == 3 ? 1e-5f : 0;
 				adam.decoupled = true;
@@ -364,8 +366,9 @@ static void compare_kernels(const struct format *format, enum nvs_dtype gradient
 	static float gradients[LONGEST];
 	const struct kernel *kernel, *plain = plain_kernel();
 	const enum nvs_dtype dtype = weights_dtype ? *weights_dtype : NVS_F32;
-	struct scalars adam = rule_at(NVS_RULE_ADAM)->scalars(&plain_adam, 1e-3, 1 + random_next(&random_state) % 100,
-					0.125);
+	struct scalars adam = rule_at(NVS_RULE_ADAM)
+				      ->scalars(&plain_adam, 1e-3,
+						1 + random_next(&random_state) % 100, 0.125);
 	struct noise noise = noise_of(random_next(&random_state), 1, 2,
 				      random_next(&random_state) / 2 * STATE_BLOCK);
 

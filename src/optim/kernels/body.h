@@ -4,7 +4,7 @@
  * defines the vector and its loads and stores:
  *
  *	vec	LANES values of fp32, with operators + - * /
- *	splat	all lanes the same; root: square roots
+ *	splat	all lanes the same; root: square roots; sign: 1, -1, or 0 of 0 and NaN
  *	load_f32, load_bf16, load_f16, store_f32, store_bf16, store_f16
  *		LANES elements at any address
  *	doubles, widen
@@ -61,7 +61,7 @@ SPECIALISED void store(void *to, enum nvs_dtype dtype, vec x)
 struct factors {
 	vec beta1, beta2, one_minus_beta1, one_minus_beta2;
 	vec eps, step_size, root_factor, decay, grad_factor;
-	bool decays, decoupled;
+	bool decays, decoupled, nesterov, has_momentum;
 };
 
 SPECIALISED struct factors spread(const struct scalars *scalars)
@@ -78,6 +78,8 @@ SPECIALISED struct factors spread(const struct scalars *scalars)
 		.grad_factor = splat(scalars->grad_factor),
 		.decays = scalars->decay != 0,
 		.decoupled = scalars->decoupled,
+		.nesterov = scalars->nesterov,
+		.has_momentum = scalars->beta1 != 0,
 	};
 }
 
@@ -111,6 +113,27 @@ SPECIALISED void update(enum nvs_rule rule, const struct factors *f, const struc
 		w = w - f->step_size * (m / (root(v) * f->root_factor + f->eps));
 		store_f32(a->second + i, v);
 		break;
+	case NVS_RULE_SGD:
+		if (f->has_momentum) {
+			m = m * f->beta1 + g * f->one_minus_beta1;
+			if (f->nesterov)
+				g = g + f->beta1 * m;
+			else
+				g = m;
+		}
+		w = w - f->step_size * g;
+		break;
+	case NVS_RULE_ADAGRAD:
+		m = m + g * g;
+		w = w - f->step_size * g / (root(m) + f->eps);
+		break;
+	case NVS_RULE_LION:
+		v = sign(m * f->beta1 + g * f->one_minus_beta1);
+		m = m * f->beta2 + g * f->one_minus_beta2;
+		if (f->decays)
+			w = w - f->decay * w;
+		w = w - f->step_size * v;
+		break;
 	default:
 		__builtin_unreachable();
 	}
@@ -126,8 +149,8 @@ SPECIALISED void update_rest(enum nvs_rule rule, const struct factors *f, const 
 {
 	float w[LANES] = {0}, m[LANES] = {0}, v[LANES] = {0};
 	unsigned char g[BYTES_MAX] = {0}, low[BYTES_MAX];
-	const struct arrays copy = {w, m, v, g, a->gradients_dtype, a->weights ? low : NULL,
-				    a->weights_dtype};
+	const struct arrays copy = {
+		w, m, v, g, a->gradients_dtype, a->weights ? low : NULL, a->weights_dtype};
 
 	memcpy(w, a->master + i, n * sizeof(*w));
 	memcpy(m, a->first + i, n * sizeof(*m));
@@ -149,8 +172,8 @@ SPECIALISED void update_typed(enum nvs_rule rule, const struct scalars *scalars,
 			      const void *restrict gradients, enum nvs_dtype gradients_dtype,
 			      void *restrict weights, enum nvs_dtype weights_dtype, size_t n)
 {
-	const struct arrays arrays = {master, first, second, gradients, gradients_dtype, weights,
-				      weights_dtype};
+	const struct arrays arrays = {master,	       first,	second,	      gradients,
+				      gradients_dtype, weights, weights_dtype};
 	const struct factors f = spread(scalars);
 	size_t i = 0;
 
@@ -219,8 +242,15 @@ SPECIALISED void update_all(enum nvs_rule rule, const struct scalars *scalars, f
 	}
 
 UPDATE(adam_all, NVS_RULE_ADAM)
+UPDATE(sgd_all, NVS_RULE_SGD)
+UPDATE(adagrad_all, NVS_RULE_ADAGRAD)
+UPDATE(lion_all, NVS_RULE_LION)
 
-#define UPDATES {[NVS_RULE_ADAM] = adam_all}
+#define UPDATES                                                                                    \
+	{                                                                                          \
+		[NVS_RULE_ADAM] = adam_all, [NVS_RULE_SGD] = sgd_all,                              \
+		[NVS_RULE_ADAGRAD] = adagrad_all, [NVS_RULE_LION] = lion_all                       \
+	}
 
 /* ---- From array to array ---- */
 

@@ -12,11 +12,7 @@
 #include "nvswap.h"
 #include "optim/kernels/packed.h"
 
-/* The rules for which there are kernels: see optim/rule.h. */
-enum nvs_rule {
-	NVS_RULE_ADAM,
-	RULES,
-};
+#define RULES 4u /* enum nvs_rule */
 
 /* The constants of an update, the same for all elements of a step. A rule sets those that it has. */
 struct scalars {
@@ -27,7 +23,8 @@ struct scalars {
 	float root_factor; /* 1 / sqrt(1 - beta2^step), or 1 */
 	float decay;	   /* Adam: weight_decay; times the weight, added to the gradient.
 			      AdamW: lr * weight_decay; times the weight, subtracted. 0: none */
-	bool decoupled;	   /* AdamW */
+	bool decoupled;	   /* AdamW, Lion */
+	bool nesterov;	   /* SGD, whose momentum is beta1 */
 	float grad_factor; /* gradients are multiplied by it first: unscaling and clipping */
 };
 
@@ -47,6 +44,14 @@ struct kernel {
 	 * Adam, of m = exp_avg and v = exp_avg_sq: unless decoupled g += decay * w;
 	 * m = m*beta1 + g*(1-beta1); v = v*beta2 + g*g*(1-beta2); if decoupled w -= decay * w;
 	 * w -= step_size * (m / (sqrt(v) * root_factor + eps)).
+	 *
+	 * SGD, of m = momentum_buffer: g += decay * w; with momentum m = m*beta1 +
+	 * g*one_minus_beta1, and then g = nesterov ? g + beta1*m : m; w -= step_size * g.
+	 *
+	 * Adagrad, of s = sum: g += decay * w; s += g*g; w -= step_size * g / (sqrt(s) + eps).
+	 *
+	 * Lion, of m = exp_avg: u = m*beta1 + g*one_minus_beta1; m = m*beta2 + g*one_minus_beta2;
+	 * w -= decay * w; w -= step_size * sign(u), where the sign of 0 and of NaN is 0.
 	 */
 	void (*update[RULES])(const struct scalars *scalars, float *master, float *first,
 			      float *second, const void *gradients, enum nvs_dtype gradients_dtype,

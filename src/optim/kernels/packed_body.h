@@ -390,9 +390,10 @@ static void check_run(const struct state_run *run, const struct noise *noise, co
 }
 
 /* What is kept in fp32 is updated in place. */
-static void adam_chunk(const struct scalars *scalars, const struct state_run *run, const uint32_t *random,
-		       const void *gradients, enum nvs_dtype gradients_dtype, void *weights,
-		       enum nvs_dtype weights_dtype, uint16_t *upper, size_t n)
+static void adam_chunk(const struct scalars *scalars, const struct state_run *run,
+		       const uint32_t *random, const void *gradients,
+		       enum nvs_dtype gradients_dtype, void *weights, enum nvs_dtype weights_dtype,
+		       uint16_t *upper, size_t n)
 {
 	_Alignas(64) float masters[CHUNK], averages[CHUNK], squares[CHUNK];
 	const bool packs = run->moments != MOMENTS_FP32;

@@ -170,7 +170,8 @@ int tile_fetch(struct pass *pass, size_t i, struct nvs_error *error)
 int tile_write(struct pass *pass, struct tile *tile, struct nvs_error *error)
 {
 	struct nvs_engine *engine = pass->optimizer->engine;
-	int rc = batch_release(engine, tile->parts, pass->optimizer->nparts, tile->pin, NVS_DIRTY, error);
+	int rc = batch_release(engine, tile->parts, pass->optimizer->nparts, tile->pin, NVS_DIRTY,
+			       error);
 
 	assert(pass->kind->writes && !pass->optimizer->read_only);
 	assert(is_offloaded(pass, (size_t)(tile - pass->optimizer->tiles)));

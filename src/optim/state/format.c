@@ -9,6 +9,9 @@
  *	exp_avg	    T floats, or T bf16 elements, or T codes of 8 bits and T / 128 scales
  *	exp_avg_sq  the same
  *
+ * Only Adam's state has another format than T floats. Of other rules, exp_avg here and in struct
+ * state_run is their first state, and exp_avg_sq NULL.
+ *
  * A tile is split if the master of each of its elements is the caller's bf16 weight and a
  * remainder. The sign bits of a split tile's exp_avg_sq belong to its master, so the master alone
  * is never read or written. Codes of 8 bits have none, so a master that rounds from a tie is kept
@@ -185,19 +188,24 @@ struct nvs_state_run state_open(const struct nvs_optimizer *optimizer,
 				unsigned thread, bool read)
 {
 	float *floats;
+	enum nvs_optimizer_part first = optimizer->rule->parts[1];
 	struct nvs_state_run run = {
 		.size = sizeof(run),
 		.group = segment->group,
 		.offset = segment->offset,
 		.numel = segment->numel,
 		.master = packed->master,
-		.exp_avg = packed->exp_avg,
+		.exp_avg = first == NVS_EXP_AVG ? packed->exp_avg : NULL,
 		.exp_avg_sq = packed->exp_avg_sq,
+		.momentum_buffer = first == NVS_MOMENTUM_BUFFER ? packed->exp_avg : NULL,
+		.sum = first == NVS_SUM ? packed->exp_avg : NULL,
 	};
 
 	assert(segment->group < optimizer->ngroups);
 	if (!is_packed(packed))
 		return run;
+	/* Of Adam alone. */
+	assert(optimizer->rule->packs);
 	floats = optimizer->floats[thread];
 	assert(segment->numel <= SLICE);
 	if (!is_float(packed, NVS_MASTER))
@@ -251,6 +259,7 @@ void state_clear(const struct nvs_optimizer *optimizer, size_t tile, uint64_t fr
 {
 	const struct segment segment = {.at = tile * optimizer->tile_numel + from, .numel = n};
 	const struct state_run run = state_packed(optimizer, tile, &segment);
+	float initial = rule_initial(optimizer->rule, &optimizer->config.adam, 1);
 	size_t moment = n * moment_size(run.moments);
 	size_t scales = scales_count(run.moments, n) * sizeof(float);
 
@@ -258,6 +267,9 @@ void state_clear(const struct nvs_optimizer *optimizer, size_t tile, uint64_t fr
 	assert(run.master && run.exp_avg);
 	memset(run.master, 0, n * master_size(run.split));
 	memset(run.exp_avg, 0, moment);
+	if (initial != 0)
+		for (uint64_t i = 0; i < n; i++)
+			((float *)run.exp_avg)[i] = initial;
 	if (run.exp_avg_sq)
 		memset(run.exp_avg_sq, 0, moment);
 	if (scales) {

@@ -106,7 +106,8 @@ static int begin_step(struct nvs_optimizer *optimizer, const struct nvs_step_opt
 
 		/* The drive reads the step's first tiles while the gradients are summed. */
 		if (optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read) {
-			for (size_t i = 0; i < optimizer->noffloaded && n + optimizer->nparts <= READ_AHEAD;
+			for (size_t i = 0;
+			     i < optimizer->noffloaded && n + optimizer->nparts <= READ_AHEAD;
 			     i++) {
 				size_t at = optimizer->passes & 1 ? last - i : i;
 				struct tile *tile = &optimizer->tiles[at];
@@ -192,7 +193,9 @@ static int update_all(struct nvs_optimizer *optimizer, struct pass_figures *figu
 	struct update update = {.lr = optimizer->step_lr,
 				.scalars = optimizer->rule->scalars(
 					&optimizer->config.adam, optimizer->step_lr,
-					optimizer->step + 1, optimizer->step_factor)};
+					optimizer->step + 1,
+					optimizer->config.adam.maximize ? -optimizer->step_factor
+									: optimizer->step_factor)};
 	struct nvs_error last = {.size = sizeof(last)};
 	uint64_t failures = engine_write_failures(optimizer->engine, &last);
 	int rc = check_owed(optimizer, error);

@@ -55,6 +55,8 @@ static void update_by_caller(struct nvs_optimizer *optimizer, const struct updat
 		.master = state.master,
 		.exp_avg = state.exp_avg,
 		.exp_avg_sq = state.exp_avg_sq,
+		.momentum_buffer = state.momentum_buffer,
+		.sum = state.sum,
 	};
 
 	optimizer->kernel->convert(scratch, NVS_F32, gradients, dtype, update->scalars.grad_factor,
