@@ -5,7 +5,7 @@
  * loops on as many threads; for each format of the state. Prints one JSON object.
  */
 #include "base/clock.h"
-#include "optim/kernels/kernel.h"
+#include "optim/rule.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -123,7 +123,7 @@ struct part {
 
 static void work(const struct part *part)
 {
-	static const struct adam adam = {
+	static const struct scalars adam = {
 		.beta1 = 0.9f,
 		.beta2 = 0.999f,
 		.one_minus_beta1 = 0.1f,

@@ -128,7 +128,7 @@ struct nvs_checkpoint_options {
 	/*
 	 * The value of a file of torch.save, as torch.save pickles it, whatever `path` ends with;
 	 * such as DeepSpeed's *_optim_states.pt. It has the storages "0", "1" and so on: the
-	 * tensors in their order (of an optimizer, fp32, exp_avg and exp_avg_sq of group 0, then of
+	 * tensors in their order (of an optimizer, fp32 and the states of group 0, then of
 	 * group 1), and behind them `storages`. The pickle is written as it is, and names of
 	 * tensors are not used. NULL: a dictionary of the tensors.
 	 */
@@ -193,12 +193,12 @@ NVS_API int nvs_checkpoint_import(struct nvs_engine *engine,
 
 /*
  * Export and import the state of an optimizer: of each group G, fp32 tensors "G.fp32" (the master
- * weights), "G.exp_avg" and "G.exp_avg_sq", and the number of steps "step": in a .safetensors file
- * a U64 tensor of one element; in a file of torch.save a number of the dictionary, where importing
- * takes a tensor of one element of F32, I64 or U64 too. All three parts of a tile are read or
- * written once.
- * `names` has three names for each group, in the order fp32, exp_avg, exp_avg_sq: those of the
- * tensors in the checkpoint. A part whose name is NULL becomes 0. The number of steps is not read
+ * weights) and those of the rule's states, of Adam "G.exp_avg" and "G.exp_avg_sq" (enum nvs_rule has
+ * the names), and the number of steps "step": in a .safetensors file a U64 tensor of one element; in
+ * a file of torch.save a number of the dictionary, where importing takes a tensor of one element of
+ * F32, I64 or U64 too. All parts of a tile are read or written once.
+ * `names` has a name for each part of each group, in this order: those of the tensors in the
+ * checkpoint. A part whose name is NULL becomes 0. The number of steps is not read
  * then: set it by nvs_optimizer_set_step before the next step. NULL: the names that
  * nvs_checkpoint_export_optimizer writes.
  * Errors: those of nvs_checkpoint_export, nvs_checkpoint_import, nvs_optimizer_export and
@@ -218,10 +218,10 @@ NVS_API int nvs_checkpoint_import_optimizer(struct nvs_optimizer *optimizer,
 					    const char *const *names, struct nvs_error *error);
 
 /*
- * DeepSpeed's universal checkpoints (version 0.4): a directory with files `zero/NAME/fp32.pt`,
- * `exp_avg.pt` and `exp_avg_sq.pt` for each parameter, whole, and `zero/optimizer_state.pt` with
- * the number of steps. Any number of ranks loads them, so a parameter need not lie in one
- * optimizer.
+ * DeepSpeed's universal checkpoints (version 0.4): a directory with files `zero/NAME/fp32.pt`
+ * and one for each state of the rule (of Adam `exp_avg.pt` and `exp_avg_sq.pt`) for each parameter,
+ * whole, and `zero/optimizer_state.pt` with the number of steps. Any number of ranks loads them, so
+ * a parameter need not lie in one optimizer.
  *
  * A parameter that is a whole group of the optimizer:
  *
@@ -285,7 +285,7 @@ struct nvs_universal_options {
  * such as its files of model states, is in `path` already or is not needed. Elements of a group
  * that belong to no parameter are not written. Of several ranks each writes its elements; all pass
  * the same parameters in the same order, with the same names and shapes, and together give each
- * element of each parameter once. A rank that fails ends the call of all. All three parts of a tile
+ * element of each parameter once. A rank that fails ends the call of all. All parts of a tile
  * are read once. Up to 32 files stay open, and for small parameters up to 16 for each tile in
  * flight. `options` may be NULL.
  * Errors:

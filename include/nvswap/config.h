@@ -55,7 +55,8 @@ enum nvs_device { NVS_DEVICE_NONE, NVS_DEVICE_CPU, NVS_DEVICE_NVME };
 
 /* The format of an optimizer's state, nvswap.optimizer_state. docs/state-formats.md has the bits. */
 enum nvs_optimizer_state {
-	NVS_STATE_FP32,	 /* "fp32": master weights, exp_avg and exp_avg_sq in float32 */
+	NVS_STATE_FP32,	 /* "fp32": master weights, exp_avg and exp_avg_sq in float32; the others
+			    are of Adam alone */
 	NVS_STATE_SPLIT, /* "split": the master weight is the bf16 weight and 16 bits more */
 	NVS_STATE_BF16,	 /* "bf16": the same, and exp_avg and exp_avg_sq in bfloat16 */
 	NVS_STATE_8BIT,	 /* "8bit": the same, and these in 8 bits, with a scale per 128 elements */
@@ -214,7 +215,7 @@ NVS_API const char *nvs_config_get_path(const struct nvs_config *config, enum nv
 /*
  * Returns the pool size of a block in bytes: buffer_count x buffer_size x the size of an element;
  * for the optimizer also 12 bytes per element of optimizer_max_in_cpu, of which nvs_optimizer_open
- * takes what nvswap.optimizer_state needs. 0: an argument is NULL or no such block; UINT64_MAX: it
+ * takes what the rule and nvswap.optimizer_state need. 0: an argument is NULL or no such block; UINT64_MAX: it
  * exceeds 64 bits.
  */
 NVS_API uint64_t nvs_config_pool_bytes(const struct nvs_config *config, enum nvs_block block);

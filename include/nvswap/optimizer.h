@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The optimizer: Adam over state that lies on the drive.
+ * The optimizer: Adam, SGD, Adagrad or Lion over state that lies on the drive.
  *
  * Gradients that come in pieces, with the norm over all ranks:
  *
@@ -64,6 +64,15 @@
  *		.master = master, .exp_avg = exp_avg, .exp_avg_sq = exp_avg_sq};
  *
  *	rc = nvs_adam_update(&update, &error);
+ *
+ * The same by another rule:
+ *
+ *	struct nvs_rule_update lion = {
+ *		.size = sizeof(lion), .rule = NVS_RULE_LION, .numel = numel, .step = 1, .lr = 1e-4,
+ *		.beta1 = 0.9, .beta2 = 0.99, .gradients = data, .gradients_dtype = NVS_F32,
+ *		.master = master, .exp_avg = exp_avg};
+ *
+ *	rc = nvs_rule_update(&lion, &error);
  */
 #ifndef NVSWAP_OPTIMIZER_H
 #define NVSWAP_OPTIMIZER_H
@@ -80,9 +89,10 @@ extern "C" {
 #endif
 
 /*
- * Groups of parameters (DeepSpeed's sub-groups) have master weights, exp_avg and exp_avg_sq, in
- * fp32 or in the format of nvswap.optimizer_state, in the store of the offload_optimizer block. A
- * step reads, updates and writes them back tile by tile, all three concurrently. The caller owns
+ * Groups of parameters (DeepSpeed's sub-groups) have master weights and the states of the rule
+ * (of Adam exp_avg and exp_avg_sq), in fp32 or in the format of nvswap.optimizer_state, in the store
+ * of the offload_optimizer block. A step reads, updates and writes them back tile by tile, all
+ * parts concurrently. The caller owns
  * weights and gradients; a caller that accumulates gradients, or has no room for them, adds them
  * piece by piece instead.
  * Calls on one optimizer are serialized: a second thread's call waits for the first, and so does
@@ -98,6 +108,27 @@ extern "C" {
  */
 
 struct nvs_optimizer;
+
+/*
+ * The rules by which a step updates weights, as optimizer.type names them. g is the gradient,
+ * unscaled and clipped, and its negative with optimizer.params.maximize.
+ */
+enum nvs_rule {
+	/* "Adam" and "AdamW": exp_avg and exp_avg_sq. */
+	NVS_RULE_ADAM,
+	/* "SGD", as torch.optim.SGD: momentum_buffer. g += weight_decay * w; with momentum
+	 * b = momentum * b + (1 - dampening) * g, in the first step b = g, and then
+	 * g = nesterov ? g + momentum * b : b; w -= lr * g. */
+	NVS_RULE_SGD,
+	/* "Adagrad", as torch.optim.Adagrad: sum, first initial_accumulator_value.
+	 * g += weight_decay * w; s += g * g;
+	 * w -= lr / (1 + (step - 1) * lr_decay) * g / (sqrt(s) + eps). */
+	NVS_RULE_ADAGRAD,
+	/* "Lion" (Chen et al., arXiv 2302.06675): exp_avg. w -= lr * weight_decay * w;
+	 * w -= lr * sign(beta1 * m + (1 - beta1) * g); m = beta2 * m + (1 - beta2) * g. The sign of
+	 * 0 is 0, as torch's; DeepSpeed's Lion takes it for 1. */
+	NVS_RULE_LION,
+};
 
 struct nvs_group_spec {
 	size_t size;	      /* of this structure in bytes; all of an array have the same */
@@ -119,7 +150,8 @@ struct nvs_update {
 	uint64_t step; /* from 1 */
 	double lr;
 	const float *gradients;		      /* unscaled and clipped */
-	float *master, *exp_avg, *exp_avg_sq; /* read and updated */
+	float *master, *exp_avg, *exp_avg_sq; /* read and updated; NULL: the rule has no such */
+	float *momentum_buffer, *sum;	      /* the same */
 };
 /* Called from several threads concurrently, for runs that do not overlap. Calls on the optimizer
  * are -EDEADLK there. */
@@ -146,6 +178,8 @@ struct nvs_optimizer_options {
 	/* Share the workers and rings of this aio, which must outlive the optimizer, as
 	 * nvs_engine_open_on does. NULL: open others. */
 	struct nvs_aio *aio;
+	/* With `update`: whose states the optimizer has. Without, optimizer.type chooses. */
+	enum nvs_rule rule;
 };
 
 /*
@@ -163,7 +197,7 @@ struct nvs_optimizer_options {
  * nvs_optimizer_get_weights, nvs_optimizer_set_weights, nvs_optimizer_sum_gradients,
  * nvs_optimizer_sum_groups and calls that return information work; the others are -EROFS, and
  * nvs_optimizer_close commits nothing. The groups, `ratio`, grad_accum_dtype and format must be
- * those of the store; optimizer.type may be any.
+ * those of the store; optimizer.type may be any, and is the store's with `groups` NULL if it is "".
  *
  * With nvswap.optimizer_state other than fp32 the state takes fewer bytes, and is float32 in all
  * calls: see docs/state-formats.md. Unless the store is kept, the master weights of a bf16 group
@@ -173,21 +207,23 @@ struct nvs_optimizer_options {
  * nvs_engine_open_on, and
  * -E2BIG      a group has more than sub_group_size elements
  * -EINVAL     a value of the configuration is out of range: a ratio, a loss scale, buffer_count 0,
- *             lr, betas, eps or weight_decay not finite or negative, betas of 1 or more; there are
+ *             lr, betas, eps or weight_decay not finite or negative, betas of 1 or more; nesterov
+ *             without momentum or with dampening; no such rule; there are
  *             no groups, without them no kept store is configured, or they have more than 2^56
  *             elements; a group has no name, no elements, another dtype
  *             or weights that are not aligned to an element or overlap those of another group; the
  *             pool (buffer_count x sub_group_size) does not hold two tiles
  * -EEXIST     two groups have the same name
- * -ENOTSUP    optimizer.type is not Adam, AdamW or "" (Adam) and no update function is given, or
- *             optimizer.params.amsgrad is true; or fp16_master_weights_and_grads,
+ * -ENOTSUP    optimizer.type is not Adam, AdamW, SGD, Adagrad, Lion or "" (Adam) and no update
+ *             function is given, or optimizer.params.amsgrad is true; nvswap.optimizer_state is not
+ *             fp32 and the rule is not Adam; or fp16_master_weights_and_grads,
  *             bf16_master_weights_and_grads or bf16_optimizer_states is true:
  *             nvswap.optimizer_state chooses the format
  * -ENODATA    nvswap.read_only is true or `groups` is NULL, and there is no kept store or no
  *             optimizer's state in it, or no table of groups
  * -EUCLEAN    the store's metadata, the optimizer's header or the table of groups is damaged
- * -ESTALE     the kept store has other groups, another ratio, grad_accum_dtype or format of the
- *             state, or its tiles do not fit the pool
+ * -ESTALE     the kept store has other groups, another ratio, grad_accum_dtype, rule or format of
+ *             the state, or its tiles do not fit the pool
  * -EBADMSG    the drive lost bytes of the state that is read here
  * -ETIMEDOUT  the drive hangs (io_timeout_ms). Memory that it may still write to, and the lock of
  *             the store, are released when the process ends
@@ -349,7 +385,9 @@ struct nvs_optimizer_info {
 	uint64_t split_numel;		/* those of them whose master weight is the bf16 weight and
 					   a remainder of 16 bits; the others have 4 bytes */
 	double step_bytes;		/* read and written by a step for each element that is
-					   offloaded and not in the cache: 24 with fp32 */
+					   offloaded and not in the cache: 24 with fp32 and
+					   Adam, 16 with a rule of one state */
+	enum nvs_rule rule;
 };
 enum nvs_gradients {
 	NVS_GRADIENTS_NONE,
@@ -376,7 +414,14 @@ NVS_API int nvs_optimizer_get_info(struct nvs_optimizer *optimizer, struct nvs_o
 NVS_API int nvs_optimizer_get_group_info(struct nvs_optimizer *optimizer, size_t group,
 					 struct nvs_group_info *info, struct nvs_error *error);
 
-enum nvs_optimizer_part { NVS_MASTER, NVS_EXP_AVG, NVS_EXP_AVG_SQ };
+/* The master weights, and the states that rules have; see enum nvs_rule. */
+enum nvs_optimizer_part {
+	NVS_MASTER,
+	NVS_EXP_AVG,
+	NVS_EXP_AVG_SQ,
+	NVS_MOMENTUM_BUFFER,
+	NVS_SUM,
+};
 /*
  * Read and write state of a group: numel elements from the group's element `offset` on. `data` has
  * numel elements of the caller's. Only the part that is asked for is read. Calls that walk through
@@ -388,7 +433,8 @@ enum nvs_optimizer_part { NVS_MASTER, NVS_EXP_AVG, NVS_EXP_AVG_SQ };
  * or by the next commit, and what was set stays in the pool.
  * Errors:
  * -EBUSY   nvs_optimizer_set: a step has failed and is not finished
- * -EINVAL  no such group or part, elements beyond the group's end, or a NULL argument
+ * -EINVAL  no such group, a part that the optimizer's rule does not have, elements beyond the
+ *          group's end, or a NULL argument
  * Others   those of nvs_tensor_swap_in
  */
 NVS_API int nvs_optimizer_get(struct nvs_optimizer *optimizer, size_t group,
@@ -402,13 +448,14 @@ NVS_API int nvs_optimizer_set(struct nvs_optimizer *optimizer, size_t group,
 struct nvs_state_run {
 	size_t size; /* of this structure in bytes, set by the library */
 	size_t group;
-	uint64_t offset, numel; /* elements of the group; at most 32768 */
-	float *master, *exp_avg, *exp_avg_sq;
+	uint64_t offset, numel;		      /* elements of the group; at most 32768 */
+	float *master, *exp_avg, *exp_avg_sq; /* NULL: the rule has no such state */
+	float *momentum_buffer, *sum;	      /* the same */
 };
 /* Returns 0, or a negative errno, which ends the export or import. */
 typedef int nvs_state_fn(void *arg, const struct nvs_state_run *run);
 /*
- * Export and import all state in one pass: each tile is read or written once, with all three parts,
+ * Export and import all state in one pass: each tile is read or written once, with all its parts,
  * while `fn` works on others. `fn` is called for every element of every group exactly once, in runs
  * that do not overlap, by several threads concurrently and in no order. It may use other engines
  * and optimizers; calls on this one are -EDEADLK.
@@ -502,6 +549,35 @@ struct nvs_adam_update {
  * -E2BIG   `size` is larger than this version's, and a field that it does not know is not zero
  */
 NVS_API int nvs_adam_update(const struct nvs_adam_update *update, struct nvs_error *error);
+
+/* One update of the caller's arrays, which have numel elements and do not overlap, by any rule. */
+struct nvs_rule_update {
+	size_t size; /* of this structure in bytes, set by the caller */
+	enum nvs_rule rule;
+	uint64_t numel; /* up to 2^56; 0: nothing is done */
+	uint64_t step;	/* from 1 to 2^53 - 1 */
+	/* 0 and above, finite; betas below 1. A rule reads those that it has. */
+	double lr, beta1, beta2, eps, weight_decay;
+	double momentum, dampening; /* NVS_RULE_SGD */
+	double lr_decay;	    /* NVS_RULE_ADAGRAD */
+	bool adam_w_mode, bias_correction;
+	bool nesterov; /* NVS_RULE_SGD: needs momentum, and no dampening */
+	const void *gradients;
+	enum nvs_dtype gradients_dtype;	      /* NVS_F32, NVS_BF16 or NVS_F16 */
+	double grad_factor;		      /* as of nvs_adam_update */
+	float *master, *exp_avg, *exp_avg_sq; /* read and updated; those of other rules are */
+	float *momentum_buffer, *sum;	      /* not looked at */
+	enum nvs_dtype weights_dtype;	      /* as of nvs_adam_update */
+	void *weights;			      /* receives the updated master; NULL: no such array */
+};
+/*
+ * Does one update of the caller's arrays by a rule, as nvs_adam_update does one of Adam.
+ * Errors, with which nothing is changed:
+ * -EINVAL  an array is NULL or not aligned to an element, a type or rule is other than named above,
+ *          or a number is out of bounds
+ * -E2BIG   `size` is larger than this version's, and a field that it does not know is not zero
+ */
+NVS_API int nvs_rule_update(const struct nvs_rule_update *update, struct nvs_error *error);
 
 #ifdef __cplusplus
 }

@@ -46,7 +46,8 @@ enum deepspeed_depth { DEEPSPEED_OPS, DEEPSPEED_SWAPPERS, DEEPSPEED_STEP };
 struct optimizer_config {
 	char type[32]; /* "" if the file has no optimizer block or no "type" */
 	double lr, beta1, beta2, eps, weight_decay;
-	bool bias_correction, adam_w_mode;
+	double momentum, dampening, lr_decay, initial_accumulator_value;
+	bool bias_correction, adam_w_mode, nesterov, maximize;
 	bool amsgrad; /* not supported: nvs_optimizer_open returns -ENOTSUP */
 };
 

@@ -65,7 +65,7 @@ struct config_key {
 	const char *default_text;	/* as written in JSON; NULL: none */
 };
 
-#define CONFIG_KEYS_MAX 96
+#define CONFIG_KEYS_MAX 112
 
 extern const struct config_key config_keys[];
 extern const unsigned config_key_count;

@@ -478,16 +478,16 @@ static int read_block(struct reader *r, enum config_block block, const struct js
 int reader_set(struct reader *r, const struct config_key *key, const struct json_value *value,
 	       const char *name)
 {
-	enum nvs_dtype was = r->config.param_dtype;
+	const struct nvs_config before = r->config;
 	int result = read_setting(r, key, value, name);
 
-	return result ? result : rules_apply(r, was);
+	return result ? result : rules_apply(r, &before);
 }
 
 int reader_set_number(struct reader *r, const struct config_key *key, uint64_t number,
 		      const char *name)
 {
-	enum nvs_dtype was = r->config.param_dtype;
+	const struct nvs_config before = r->config;
 	struct json_value value = {.type = JSON_NUMBER}; /* for messages */
 	char text[32];
 	int result = 0;
@@ -517,12 +517,12 @@ int reader_set_number(struct reader *r, const struct config_key *key, uint64_t n
 	    ((key->type == KEY_BOOL || key->type == KEY_VERIFY) && number > 1) ||
 	    (key->type == KEY_CHOICE && !config_choice_name(key->choices, number)))
 		result = refuse_value(r, key, &value, name, "");
-	return result ? result : rules_apply(r, was);
+	return result ? result : rules_apply(r, &before);
 }
 
 int reader_read(struct reader *r, const struct json_value *root)
 {
-	enum nvs_dtype was = r->config.param_dtype;
+	const struct nvs_config before = r->config;
 	bool strict = r->config.strict; /* a program's choice, which no file takes back */
 	char shown[SHOWN_BYTES + 8];
 	int result;
@@ -536,7 +536,7 @@ int reader_read(struct reader *r, const struct json_value *root)
 	r->config.strict |= strict;
 	if (!result)
 		result = misplaced_report(r, root, r->config.strict);
-	return result ? result : rules_apply(r, was);
+	return result ? result : rules_apply(r, &before);
 }
 
 /* For the blocks whose paths the file sets, frees those of `config`: the copy on failure, the

@@ -44,8 +44,8 @@ const char *reader_show(const char *bytes, size_t length, char shown[SHOWN_BYTES
 const char *reader_show_value(const struct json_value *value, char shown[SHOWN_BYTES + 8]);
 
 /* ---- rules.c ---- */
-/* Checks settings against each other; `was` is param_dtype before this file. */
-int rules_apply(struct reader *r, enum nvs_dtype was);
+/* Checks settings against each other; `before` is the configuration before this file. */
+int rules_apply(struct reader *r, const struct nvs_config *before);
 /* Computes the settings that depend on others. */
 void config_derive(struct nvs_config *config);
 

@@ -181,16 +181,63 @@ void config_derive(struct nvs_config *config)
 		config->adam.adam_w_mode = true;
 }
 
-int rules_apply(struct reader *r, enum nvs_dtype was)
+/* Numbers whose defaults depend on optimizer.type, which are DeepSpeed's: of Adam and other types
+ * first. */
+static const struct defaults {
+	const char *type;
+	double lr, beta1, beta2, eps;
+} defaults[] = {
+	{"Adam", 1e-3, 0.9, 0.999, 1e-8},
+	{"Lion", 1e-3, 0.9, 0.99, 1e-8},
+	{"Adagrad", 1e-2, 0.9, 0.999, 1e-10},
+};
+
+static const struct defaults *defaults_of(const struct optimizer_config *config)
+{
+	for (size_t i = 1; i < COUNT_OF(defaults); i++)
+		if (!strcasecmp(config->type, defaults[i].type))
+			return &defaults[i];
+	return &defaults[0];
+}
+
+/* A number that is the default of the type before becomes that of the present one. */
+static void follow_type(struct reader *r, const struct nvs_config *before)
+{
+	const struct defaults *was = defaults_of(&before->adam), *is = defaults_of(&r->config.adam);
+	const struct {
+		size_t key, place; /* of the key's first number; of this one */
+		double was, is;
+	} numbers[] = {
+		{offsetof(struct nvs_config, adam.lr), offsetof(struct nvs_config, adam.lr),
+		 was->lr, is->lr},
+		{offsetof(struct nvs_config, adam.beta1), offsetof(struct nvs_config, adam.beta1),
+		 was->beta1, is->beta1},
+		{offsetof(struct nvs_config, adam.beta1), offsetof(struct nvs_config, adam.beta2),
+		 was->beta2, is->beta2},
+		{offsetof(struct nvs_config, adam.eps), offsetof(struct nvs_config, adam.eps),
+		 was->eps, is->eps},
+	};
+
+	for (size_t i = 0; i < COUNT_OF(numbers); i++) {
+		double *number = (double *)((char *)&r->config + numbers[i].place);
+		const struct json_value *at = seen_at(r, numbers[i].key);
+
+		if (at ? json_is_string(at, "auto") : *number == numbers[i].was)
+			*number = numbers[i].is;
+	}
+}
+
+int rules_apply(struct reader *r, const struct nvs_config *before)
 {
 	static int (*const of_block[])(struct reader *, enum nvs_block) = {
 		nvme_has_path, paths_are_written_out, buffers_are_countable};
-	bool grad_follows = !r->grad_named && r->config.grad_accum_dtype == was;
+	bool grad_follows = !r->grad_named && r->config.grad_accum_dtype == before->param_dtype;
 	int result = one_half_precision(r);
 
 	if (result)
 		return result;
 	config_derive(&r->config);
+	follow_type(r, before);
 	if (grad_follows)
 		r->config.grad_accum_dtype = r->config.param_dtype;
 	for (size_t i = 0; i < COUNT_OF(of_block); i++)

@@ -10,7 +10,6 @@
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
-#include <strings.h>
 
 #include "base/error.h"
 #include "config/config.h"
@@ -26,17 +25,31 @@ int check_type(const struct nvs_optimizer *optimizer, struct nvs_error *error)
 	/* Nothing is updated. */
 	if (optimizer->update || optimizer->read_only)
 		return 0;
-	if (optimizer->config.adam.amsgrad)
+	if (optimizer->config.adam.amsgrad && optimizer->rule->id == NVS_RULE_ADAM)
 		return error_about(error, -ENOTSUP, "optimizer.params.amsgrad", 0, 0,
 				   "optimizer.params.amsgrad is true, but nvswap's Adam keeps no "
 				   "maximum of exp_avg_sq: set it to false, or provide an update "
 				   "function");
-	if (!*type || !strcasecmp(type, "Adam") || !strcasecmp(type, "AdamW"))
+	if (rule_of_type(type))
 		return 0;
 	return error_about(error, -ENOTSUP, "optimizer.type", 0, 0,
-			   "optimizer.type is %s, but nvswap has only Adam and AdamW: set one of "
-			   "them, or provide an update function",
+			   "optimizer.type is %s, but nvswap has only Adam, AdamW, SGD, Adagrad "
+			   "and Lion: set one of them, or provide an update function",
 			   type);
+}
+
+int check_format(const struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	const struct rule *rule = optimizer->rule;
+
+	if (optimizer->state == NVS_STATE_FP32 || rule->packs || optimizer->takes_rule)
+		return 0;
+	return error_about(
+		error, -ENOTSUP, "nvswap.optimizer_state", 0, 0,
+		"nvswap.optimizer_state is %s, but only the state of Adam and AdamW is "
+		"kept in fewer bytes: set it to \"fp32\" for %s, whose one state takes 8 "
+		"bytes a parameter with the master weight",
+		optimizer_state_name(optimizer->state), rule->name);
 }
 
 static int check_fp16(const struct fp16_config *config, struct nvs_error *error)
@@ -59,7 +72,7 @@ static int check_fp16(const struct fp16_config *config, struct nvs_error *error)
 	return 0;
 }
 
-int check_values(const struct nvs_config *config, struct nvs_error *error)
+int check_values(const struct nvs_config *config, enum nvs_rule rule, struct nvs_error *error)
 {
 	enum nvs_dtype dtype = config->grad_accum_dtype;
 	int rc;
@@ -81,7 +94,7 @@ int check_values(const struct nvs_config *config, struct nvs_error *error)
 		return error_about(error, -EINVAL, "offload_optimizer.buffer_count", 0, 0,
 				   "offload_optimizer.buffer_count is 0: a pool needs at least one "
 				   "buffer");
-	rc = check_adam(&config->adam, NAMED_AS_KEYS, error);
+	rc = check_numbers(&config->adam, rule, NAMED_AS_KEYS, error);
 	if (!rc)
 		rc = check_fp16(&config->fp16, error);
 	if (!rc) {

@@ -39,6 +39,7 @@ int nvs_optimizer_get_info(struct nvs_optimizer *optimizer, struct nvs_optimizer
 		.split_numel = optimizer->split_numel,
 		.step_bytes = 2 * (double)optimizer->state_bytes /
 			      ((double)optimizer->ntiles * (double)optimizer->tile_numel),
+		.rule = optimizer->rule->id,
 	};
 	call_end(optimizer);
 	return copy_out(info, &full, sizeof(full), error);

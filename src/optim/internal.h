@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The optimizer's structures. All groups lie in one flat space of elements, which is divided into
- * tiles of equal length. The master weights of a tile's elements, their exp_avg and their
- * exp_avg_sq are three tensors of the swap engine, side by side in the store, so a tile moves as
- * one run and a part by itself. Added gradients lie in tensors of the same size, so the pool never
+ * tiles of equal length. The master weights of a tile's elements and each state of the rule (Adam
+ * has exp_avg and exp_avg_sq) are a tensor of the swap engine, side by side in the store, so a tile
+ * moves as one run and a part by itself. Added gradients lie in tensors of the same size, so the pool never
  * fragments.
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
- *	kernels: plain avx2 avx512 kernel
+ *	kernels: plain avx2 avx512 kernel rule
  *	step: numbers scaler adam
  *	calls: threads checks
  *	state: state format layout tensors walks
@@ -26,14 +26,13 @@
 #include "base/numbers.h"
 #include "config/config.h"
 #include "nvswap.h"
-#include "optim/kernels/kernel.h"
 #include "optim/optimizer.h"
 #include "optim/pass/threads.h"
+#include "optim/rule.h"
 #include "optim/state/header.h"
 #include "optim/step/scaler.h"
 #include "swap/swap.h"
 
-#define PARTS	       3u	     /* enum nvs_optimizer_part */
 #define SLICE	       (32u * 1024)  /* elements per task of a thread */
 #define SUM_BLOCKS     (16u * 1024)  /* blocks per sum task */
 #define TILE_UNIT      SUM_BLOCK     /* elements; groups and tiles begin at multiples of it */
@@ -126,7 +125,9 @@ struct nvs_optimizer {
 	struct threads *threads; /* compute */
 	struct threads *landing; /* one, which waits for the tiles of a pass */
 	const struct kernel *kernel;
-	nvs_update_fn *update; /* NULL: the kernel's Adam */
+	const struct rule *rule;
+	unsigned nparts;       /* of the rule: parts of a tile */
+	nvs_update_fn *update; /* NULL: the kernel's */
 	void *update_arg;
 	nvs_weights_final_fn *weights_final; /* or NULL */
 	void *weights_final_arg;
@@ -154,7 +155,8 @@ struct nvs_optimizer {
 	enum nvs_optimizer_state state;
 	enum moments moments;
 	bool splits;		     /* master weights of bf16 weights are these and remainders */
-	bool takes_state;	     /* the state of the kept store, whatever is configured */
+	bool takes_state;	     /* the format of the kept store, whatever is configured */
+	bool takes_rule;	     /* the rule of the kept store */
 	uint64_t numel, split_numel; /* of all groups; of these, in split tiles */
 	uint64_t state_bytes;	     /* of all tiles */
 
@@ -204,8 +206,10 @@ struct segment {
 /* -ENOTSUP unless the configured optimizer is one of the kernels', or the caller's function, or
  * nothing is updated. */
 int check_type(const struct nvs_optimizer *optimizer, struct nvs_error *error);
+/* -ENOTSUP unless the rule's state may have the configured format. */
+int check_format(const struct nvs_optimizer *optimizer, struct nvs_error *error);
 /* Includes values that the parser refuses but a caller may set. */
-int check_values(const struct nvs_config *config, struct nvs_error *error);
+int check_values(const struct nvs_config *config, enum nvs_rule rule, struct nvs_error *error);
 /* -EINVAL if the argument of that name is NULL. */
 int check_given(const void *argument, const char *name, struct nvs_error *error);
 /* -EINVAL if the learning rate or the sums would make weights nan. */
@@ -233,6 +237,12 @@ int call_begin(struct nvs_optimizer *optimizer, unsigned needs, struct nvs_error
 void call_end(struct nvs_optimizer *optimizer);
 
 /* ---- format.c ---- */
+/* Sets the rule, before anything is laid out. */
+static inline void rule_choose(struct nvs_optimizer *optimizer, const struct rule *rule)
+{
+	optimizer->rule = rule;
+	optimizer->nparts = rule->nparts;
+}
 /* Sets the format of the state, before anything is laid out. */
 void format_choose(struct nvs_optimizer *optimizer, enum nvs_optimizer_state state);
 /* Ends the choice when the groups are known. */
@@ -420,7 +430,7 @@ int init_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error);
 /* ---- update.c ---- */
 /* The factors of a step. */
 struct update {
-	struct adam adam;
+	struct scalars scalars;
 	double lr;
 };
 /* Whether the step updates the tile: it has gradients and is not done. */

@@ -52,8 +52,8 @@ static int open_engine(struct nvs_optimizer *optimizer, const struct nvs_config 
 	uint64_t gradients = optimizer->flat * nvs_dtype_size(optimizer->gradient_dtype);
 	uint64_t most = state_nbytes(optimizer, optimizer->flat) + gradients + 6 * tile;
 
-	/* The configuration counts the cache's elements as float32. */
-	if (optimizer->state != NVS_STATE_FP32)
+	/* The configuration counts the cache's elements as three parts in float32. */
+	if (state_nbytes(optimizer, TILE_UNIT) != PARTS * TILE_UNIT * sizeof(float))
 		config.optimizer_max_in_cpu = (config.optimizer_max_in_cpu / TILE_UNIT + 1) *
 					      state_nbytes(optimizer, TILE_UNIT) /
 					      (PARTS * sizeof(float));
@@ -94,7 +94,7 @@ static uint64_t tile_extent(const struct nvs_optimizer *optimizer, size_t tile)
 {
 	uint64_t unit = engine_unit(optimizer->engine), nbytes = 0;
 
-	for (unsigned part = 0; part < PARTS; part++)
+	for (unsigned part = 0; part < optimizer->nparts; part++)
 		nbytes += align_up(part_nbytes(optimizer, tile, part), unit);
 	return nbytes;
 }
@@ -134,7 +134,8 @@ static int alloc_scratch(struct nvs_optimizer *optimizer, unsigned thread)
 	assert(thread < threads_count(optimizer->threads));
 	assert(!optimizer->scratch[thread] && !optimizer->lowered[thread]);
 	if (optimizer->floats) {
-		optimizer->floats[thread] = calloc((size_t)PARTS * SLICE, sizeof(float));
+		optimizer->floats[thread] = calloc((size_t)optimizer->nparts * SLICE,
+						   sizeof(float));
 		if (!optimizer->floats[thread])
 			return -ENOMEM;
 	}
@@ -266,6 +267,14 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 		optimizer->weights_final_arg = options->weights_final_arg;
 		optimizer->aio = options->aio;
 	}
+
+	const struct rule *rule = optimizer->update ? rule_at(options->rule)
+						    : rule_of_type(config->adam.type);
+
+	/* The rule of an unknown type is refused below, unless nothing is updated. */
+	rule_choose(optimizer, rule ? rule : rule_at(NVS_RULE_ADAM));
+	optimizer->takes_rule = optimizer->read_only ||
+				(takes_state && !optimizer->update && !*config->adam.type);
 	pthread_mutexattr_init(&attributes);
 	/* A second call of the thread that has the lock fails, instead of waiting for itself. */
 	pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ERRORCHECK);
@@ -276,7 +285,9 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 
 	rc = check_type(optimizer, error);
 	if (!rc)
-		rc = check_values(config, error);
+		rc = check_format(optimizer, error);
+	if (!rc)
+		rc = check_values(config, optimizer->rule->id, error);
 	if (!rc)
 		rc = layout_groups(optimizer, groups, n, error);
 	if (!rc)
@@ -345,6 +356,8 @@ int optimizer_open_with(struct nvs_optimizer **out, const struct nvs_config *con
 		rc = struct_in(&given, sizeof(given), options);
 		if (rc)
 			struct_refused(error, rc, "nvs_optimizer_options", "the options");
+		else if ((unsigned)given.rule >= RULES)
+			rc = error_set(error, -EINVAL, "there is no rule %d", (int)given.rule);
 	}
 	if (rc)
 		return rc;

@@ -66,25 +66,28 @@ static int register_some(struct nvs_optimizer *optimizer, const struct tensor_ki
 	return rc;
 }
 
-#define REGISTERED_AT_ONCE (PARTS * 128u)
+#define REGISTERED_AT_ONCE 384u
 
 int register_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	static const char *const parts[PARTS] = {"master", "exp_avg", "exp_avg_sq"};
-	const struct tensor_kind kind = {parts, PARTS, optimizer->tile_numel, false};
-	size_t n = PARTS * (optimizer->keep ? optimizer->ntiles : optimizer->noffloaded);
+	unsigned nparts = optimizer->nparts;
+	const char *names[PARTS];
+	const struct tensor_kind kind = {names, nparts, optimizer->tile_numel, false};
+	size_t n = nparts * (optimizer->keep ? optimizer->ntiles : optimizer->noffloaded);
 	struct nvs_tensor *tensors[REGISTERED_AT_ONCE];
 	int rc = 0;
 
+	for (unsigned part = 0; part < nparts; part++)
+		names[part] = part_name(optimizer->rule->parts[part]);
 	for (size_t i = 0; i < n && !rc; i += REGISTERED_AT_ONCE) {
 		size_t count = min_u64(n - i, REGISTERED_AT_ONCE);
 
 		rc = register_some(optimizer, &kind, i, count, tensors, error);
 		for (size_t k = 0; k < count && !rc; k++)
-			optimizer->tiles[(i + k) / PARTS].parts[(i + k) % PARTS] = tensors[k];
+			optimizer->tiles[(i + k) / nparts].parts[(i + k) % nparts] = tensors[k];
 	}
-	for (size_t i = 0; i < PARTS * optimizer->noffloaded && !rc; i++)
-		optimizer->offloaded[i] = optimizer->tiles[i / PARTS].parts[i % PARTS];
+	for (size_t i = 0; i < nparts * optimizer->noffloaded && !rc; i++)
+		optimizer->offloaded[i] = optimizer->tiles[i / nparts].parts[i % nparts];
 	return rc;
 }
 

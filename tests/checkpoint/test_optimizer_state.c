@@ -69,6 +69,43 @@ TEST(steps_after_an_import_have_the_bits_of_one_run)
 	}
 }
 
+TEST(state_of_another_rule_has_its_own_names)
+{
+	static const char *const types[] = {"SGD", "Adagrad", "Lion"};
+	static const char *const names[] = {"embed.momentum_buffer", "embed.sum", "embed.exp_avg"};
+	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
+	struct nvs_checkpoint *checkpoint;
+	const char *path = path_in(temp_directory(), SAFETENSORS);
+
+	for (size_t i = 0; i < COUNT(types); i++) {
+		optim_init(&optim, groups, COUNT(groups));
+		strcpy(optim.config.adam.type, types[i]);
+		optim.config.adam.momentum = 0.9;
+		DONE(&optim, optim_open(&optim));
+		optim_run(&optim, 1, 4);
+		DONE(&optim, export(&optim, path));
+		optim_init(&other, groups, COUNT(groups));
+		other.config.adam.momentum = 0.9;
+		DONE(&other, optim_open(&other));
+		DONE(&other, nvs_checkpoint_open(&checkpoint, path, &other.error));
+		assert_int_equal(nvs_checkpoint_count(checkpoint), 7);
+		assert_int_equal(nvs_checkpoint_get(checkpoint, 1, &tensor), 0);
+		assert_string_equal(tensor.name, names[i]);
+		/* Adam has other states. */
+		REFUSED(&other, import(&other, checkpoint), -ENOENT, "exp_avg");
+		optim_shut(&other);
+		strcpy(other.config.adam.type, types[i]);
+		DONE(&other, optim_open(&other));
+		DONE(&other, import(&other, checkpoint));
+		nvs_checkpoint_close(checkpoint);
+		optim_run(&optim, 5, 8);
+		optim_run(&other, 5, 8);
+		IS_LIKE(&other, &optim);
+		optim_close(&other);
+		optim_close(&optim);
+	}
+}
+
 /* More groups in a tile than its transfers may have requests. */
 TEST(many_small_groups_are_exported_and_imported)
 {

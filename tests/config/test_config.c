@@ -662,6 +662,30 @@ TEST(the_name_adamw_asks_for_decoupled_weight_decay)
 	assert_true(config.adam.adam_w_mode);
 }
 
+TEST(defaults_of_an_optimizer_are_those_of_its_type)
+{
+	static const struct {
+		const char *text;
+		double lr, beta2, eps;
+	} cases[] = {
+		{"{\"optimizer\": {\"type\": \"Lion\"}}", 1e-3, 0.99, 1e-8},
+		{"{\"optimizer\": {\"params\": {\"betas\": \"auto\"}, \"type\": \"lion\"}}", 1e-3,
+		 0.99, 1e-8},
+		{"{\"optimizer\": {\"type\": \"adagrad\"}}", 1e-2, 0.999, 1e-10},
+		{"{\"optimizer\": {\"type\": \"Adagrad\", \"params\": {\"lr\": 1e-3, \"eps\": "
+		 "1e-8}}}",
+		 1e-3, 0.999, 1e-8},
+		{"{\"optimizer\": {\"type\": \"SGD\"}}", 1e-3, 0.999, 1e-8},
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		accepted(cases[i].text);
+		assert_true(config.adam.lr == cases[i].lr);
+		assert_true(config.adam.beta1 == 0.9 && config.adam.beta2 == cases[i].beta2);
+		assert_true(config.adam.eps == cases[i].eps);
+	}
+}
+
 /* Sets a locale with a decimal comma; makes one in `directory` if none is installed. */
 static bool set_comma_locale(const char *directory)
 {

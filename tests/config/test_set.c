@@ -120,6 +120,20 @@ TEST(a_bad_value_is_refused_with_what_is_allowed)
 	assert_string_equal(error.text, "65536");
 }
 
+TEST(a_type_of_optimizer_brings_its_defaults)
+{
+	struct nvs_config *config = *state;
+	double real;
+
+	becomes(config, "optimizer.type", "Adagrad", "Adagrad");
+	becomes(config, "optimizer.params.weight_decay", "0.5", "0.5");
+	assert_int_equal(nvs_config_get_real(config, "optimizer.params.eps", &real, &error), 0);
+	assert_true(real == 1e-10);
+	becomes(config, "optimizer.type", "Adam", "Adam");
+	assert_int_equal(nvs_config_get_real(config, "optimizer.params.eps", &real, &error), 0);
+	assert_true(real == 1e-8);
+}
+
 TEST(text_that_is_not_utf8_is_refused)
 {
 	struct nvs_config *config = *state;

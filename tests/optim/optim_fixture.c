@@ -11,6 +11,7 @@
 
 #include "config/config.h"
 #include "optim/optimizer.h"
+#include "optim/rule.h"
 
 /* ---- Elements ---- */
 
@@ -300,17 +301,22 @@ void optim_fail(struct optim *optim, uint64_t step, enum nvs_direction direction
 
 void snapshot_take(struct optim *optim, struct snapshot *snapshot)
 {
+	struct nvs_optimizer_info info = {.size = sizeof(info)};
+	const struct rule *rule;
+
+	DOES(optim, get_info, &info);
+	rule = rule_at(info.rule);
 	*snapshot = (struct snapshot){.n = optim->n, .norm = optim->result.norm};
 	for (size_t i = 0; i < optim->n; i++) {
 		const struct nvs_group_spec *spec = &optim->specs[i];
 
 		snapshot->numel[i] = spec->numel;
 		snapshot->width[i] = nvs_dtype_size(spec->dtype);
-		for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ; part++) {
+		for (unsigned part = 0; part < rule->nparts; part++) {
 			float *data = malloc(spec->numel * 4);
 
 			assert_non_null(data);
-			DOES(optim, get, i, (enum nvs_optimizer_part)part, 0, spec->numel, data);
+			DOES(optim, get, i, rule->parts[part], 0, spec->numel, data);
 			snapshot->parts[i][part] = data;
 		}
 		if (!spec->weights)
@@ -357,7 +363,7 @@ static uint64_t bits_of(double value)
 
 void snapshot_same(const struct snapshot *a, const struct snapshot *b, const char *file, int line)
 {
-	static const char *const parts[] = {"master", "exp_avg", "exp_avg_sq"};
+	static const char *const parts[] = {"master", "first state", "second state"};
 
 	_assert_int_equal(a->n, b->n, file, line);
 	for (size_t i = 0; i < a->n; i++) {

@@ -116,8 +116,8 @@ void optim_fail(struct optim *optim, uint64_t step, enum nvs_direction direction
 struct snapshot {
 	size_t n;
 	uint64_t numel[OPTIM_GROUPS_MAX];
-	size_t width[OPTIM_GROUPS_MAX]; /* bytes of a weight */
-	float *parts[OPTIM_GROUPS_MAX][3];
+	size_t width[OPTIM_GROUPS_MAX];	   /* bytes of a weight */
+	float *parts[OPTIM_GROUPS_MAX][3]; /* in the order of the rule */
 	void *weights[OPTIM_GROUPS_MAX];
 	double norm;
 };

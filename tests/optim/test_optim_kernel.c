@@ -5,7 +5,7 @@
  * bit. Seeds are printed.
  */
 #include "config/config.h"
-#include "optim/kernels/kernel.h"
+#include "optim/rule.h"
 #include "support/support.h"
 #include "support/tests.h"
 
@@ -434,7 +434,8 @@ static void follow_reference(const struct optimizer_config *config, enum nvs_dty
 	unsigned count = make_runs(runs, &reference);
 
 	for (unsigned step = 1; step <= STEPS; step++) {
-		struct adam adam = adam_factors(config, config->lr, step, grad_factor);
+		struct scalars adam =
+			rule_at(NVS_RULE_ADAM)->scalars(config, config->lr, step, grad_factor);
 		float gradients[ELEMENTS];
 		double unscaled[ELEMENTS];
 
@@ -443,9 +444,9 @@ static void follow_reference(const struct optimizer_config *config, enum nvs_dty
 		for (unsigned k = 0; k < count; k++) {
 			struct run *run = &runs[k];
 
-			run->kernel->adam(&adam, run->w, run->m, run->v, gradients, dtype,
-					  run->has_weights ? run->weights : NULL, run->dtype,
-					  ELEMENTS);
+			run->kernel->update[NVS_RULE_ADAM](
+				&adam, run->w, run->m, run->v, gradients, dtype,
+				run->has_weights ? run->weights : NULL, run->dtype, ELEMENTS);
 		}
 		check_against(&runs[0], &reference, config, step);
 		for (unsigned k = 0; step % 100 == 1 && k < count; k++)
@@ -492,16 +493,18 @@ static float any_bits(void)
 	return x;
 }
 
-static void step_once(const struct kernel *kernel, const struct adam *adam, arrays a,
-		      enum nvs_dtype gradients_dtype, const enum nvs_dtype *weights_dtype, size_t n)
+static void step_once(const struct kernel *kernel, const struct rule *rule,
+		      const struct scalars *scalars, arrays a, enum nvs_dtype gradients_dtype,
+		      const enum nvs_dtype *weights_dtype, size_t n)
 {
 	unsigned char *gradients = (unsigned char *)a[GRADIENTS];
 	unsigned char *weights = (unsigned char *)a[WEIGHTS];
 
-	kernel->adam(adam, a[MASTER] + 1, a[EXP_AVG] + 1, a[EXP_AVG_SQ] + 1,
-		     gradients + nvs_dtype_size(gradients_dtype), gradients_dtype,
-		     weights_dtype ? weights + nvs_dtype_size(*weights_dtype) : NULL,
-		     weights_dtype ? *weights_dtype : NVS_F32, n);
+	kernel->update[rule->id](scalars, a[MASTER] + 1, a[EXP_AVG] + 1,
+				 rule->nparts > 2 ? a[EXP_AVG_SQ] + 1 : NULL,
+				 gradients + nvs_dtype_size(gradients_dtype), gradients_dtype,
+				 weights_dtype ? weights + nvs_dtype_size(*weights_dtype) : NULL,
+				 weights_dtype ? *weights_dtype : NVS_F32, n);
 }
 
 static void check_arrays(const struct kernel *kernel, arrays found, arrays expected,
@@ -520,30 +523,35 @@ static void check_arrays(const struct kernel *kernel, arrays found, arrays expec
 			   get(expected[WEIGHTS], *weights_dtype, i));
 }
 
-static void compare_kernels(enum nvs_dtype gradients_dtype, const enum nvs_dtype *weights_dtype,
-			    size_t n)
+static void compare_kernels(const struct rule *rule, enum nvs_dtype gradients_dtype,
+			    const enum nvs_dtype *weights_dtype, size_t n)
 {
 	static arrays start, expected, found;
-	struct adam adam = adam_factors(&plain_adam, 1e-3, 1 + random_next(&random_state) % 100,
-					0.125);
+	struct optimizer_config config = plain_adam;
+	struct scalars scalars;
+
 	const struct kernel *kernel, *plain = NULL;
 
-	adam.decay = random_next(&random_state) % 2 ? 0 : 0.01f;
-	adam.decoupled = random_next(&random_state) % 2;
+	config.momentum = random_next(&random_state) % 3 ? 0.9 : 0;
+	config.nesterov = random_next(&random_state) % 2;
+	scalars = rule->scalars(&config, 1e-3, 1 + random_next(&random_state) % 100, 0.125);
+	scalars.decay = random_next(&random_state) % 2 ? 0 : 0.01f;
+	if (rule->id == NVS_RULE_ADAM)
+		scalars.decoupled = random_next(&random_state) % 2;
 	for (unsigned k = 0; k < ARRAYS; k++)
 		for (size_t i = 0; i < LENGTH(start[k]); i++)
 			start[k][i] = i < n + 2 ? any_bits() : 0;
 	for (unsigned k = 0; kernel_at(k); k++)
 		plain = kernel_at(k);
 	memcpy(expected, start, sizeof(start));
-	step_once(plain, &adam, expected, gradients_dtype, weights_dtype, n);
+	step_once(plain, rule, &scalars, expected, gradients_dtype, weights_dtype, n);
 	for (unsigned k = 0; k < ARRAYS - 2; k++) {
 		check_same(plain, NVS_F32, 0, expected[k][0], start[k][0]);
 		check_same(plain, NVS_F32, n + 1, expected[k][n + 1], start[k][n + 1]);
 	}
 	for (unsigned k = 0; (kernel = kernel_at(k)) != plain; k++) {
 		memcpy(found, start, sizeof(start));
-		step_once(kernel, &adam, found, gradients_dtype, weights_dtype, n);
+		step_once(kernel, rule, &scalars, found, gradients_dtype, weights_dtype, n);
 		check_arrays(kernel, found, expected, weights_dtype, n);
 	}
 }
@@ -551,14 +559,15 @@ static void compare_kernels(enum nvs_dtype gradients_dtype, const enum nvs_dtype
 TEST(test_all_kernels_give_the_same_bits_at_any_length_and_address)
 {
 	random_state = random_seed("test_all_kernels_give_the_same_bits_at_any_length_and_address");
-	for (unsigned from = 0; from < LENGTH(dtypes); from++) {
-		for (unsigned to = 0; to <= LENGTH(dtypes); to++) {
-			const enum nvs_dtype *weights = to < LENGTH(dtypes) ? &dtypes[to] : NULL;
+	for (unsigned i = 0; i < RULES * LENGTH(dtypes) * (LENGTH(dtypes) + 1); i++) {
+		const struct rule *rule = rule_at((enum nvs_rule)(i % RULES));
+		enum nvs_dtype from = dtypes[i / RULES % LENGTH(dtypes)];
+		unsigned to = i / RULES / LENGTH(dtypes);
+		const enum nvs_dtype *weights = to < LENGTH(dtypes) ? &dtypes[to] : NULL;
 
-			for (size_t n = 0; n <= 70; n++)
-				compare_kernels(dtypes[from], weights, n);
-			compare_kernels(dtypes[from], weights, 257);
-			compare_kernels(dtypes[from], weights, LONGEST);
-		}
+		for (size_t n = 0; n <= 70; n++)
+			compare_kernels(rule, from, weights, n);
+		compare_kernels(rule, from, weights, 257);
+		compare_kernels(rule, from, weights, LONGEST);
 	}
 }

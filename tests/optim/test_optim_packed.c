@@ -5,7 +5,7 @@
  * this processor supports against the plain one. Seeds are printed.
  */
 #include "config/config.h"
-#include "optim/kernels/kernel.h"
+#include "optim/rule.h"
 #include "support/support.h"
 #include "support/tests.h"
 
@@ -240,8 +240,10 @@ TEST(test_steps_of_split_state_are_those_of_fp32_bit_for_bit)
 			pack(kernel, &split, NULL, &values, HALVES);
 			for (unsigned step = 1; step <= 4; step++) {
 				/* The first step's rate is 0, so ties stay ties. */
-				struct adam adam = adam_factors(&plain_adam, step > 1 ? 1e-3 : 0,
-								step, 1);
+				struct scalars adam = rule_at(NVS_RULE_ADAM)
+							      ->scalars(&plain_adam,
+									step > 1 ? 1e-3 : 0, step,
+									1);
 
 				adam.decay = step == 3 ? 1e-5f : 0;
 				adam.decoupled = true;
@@ -316,7 +318,7 @@ static void fill_gradients(const struct kernel *kernel, void *gradients, enum nv
 }
 
 static void step(const struct kernel *kernel, struct state *state, const struct noise *noise,
-		 const struct adam *adam, const void *gradients, enum nvs_dtype gradients_dtype,
+		 const struct scalars *adam, const void *gradients, enum nvs_dtype gradients_dtype,
 		 const enum nvs_dtype *weights_dtype)
 {
 	kernel->adam_packed(adam, &state->run, noise, gradients, gradients_dtype,
@@ -364,8 +366,9 @@ static void compare_kernels(const struct format *format, enum nvs_dtype gradient
 	static float gradients[LONGEST];
 	const struct kernel *kernel, *plain = plain_kernel();
 	const enum nvs_dtype dtype = weights_dtype ? *weights_dtype : NVS_F32;
-	struct adam adam = adam_factors(&plain_adam, 1e-3, 1 + random_next(&random_state) % 100,
-					0.125);
+	struct scalars adam = rule_at(NVS_RULE_ADAM)
+				      ->scalars(&plain_adam, 1e-3,
+						1 + random_next(&random_state) % 100, 0.125);
 	struct noise noise = noise_of(random_next(&random_state), 1, 2,
 				      random_next(&random_state) / 2 * STATE_BLOCK);
 
@@ -428,7 +431,7 @@ static void run_in_slices(struct state *state, const struct format *format, uint
 	make_state(state, format, n);
 	pack(kernel, state, NULL, &values, n);
 	for (unsigned at = 1; at <= 3; at++) {
-		struct adam adam = adam_factors(&plain_adam, 1e-3, at, 1);
+		struct scalars adam = rule_at(NVS_RULE_ADAM)->scalars(&plain_adam, 1e-3, at, 1);
 
 		for (size_t i = 0; i < n; i++)
 			gradients[i] = any_value(false, 1e-3);
@@ -812,7 +815,7 @@ static struct off follow(const struct format *format, const struct optimizer_con
 	}
 	pack(kernel, &state, NULL, &values, ELEMENTS);
 	for (unsigned at = 1; at <= STEPS; at++) {
-		struct adam adam = adam_factors(config, config->lr, at, 1);
+		struct scalars adam = rule_at(NVS_RULE_ADAM)->scalars(config, config->lr, at, 1);
 		struct noise noise = noise_of(3, 0, at, 0);
 		float gradients[ELEMENTS];
 
@@ -895,7 +898,7 @@ static void check_bad_gradient(const struct kernel *kernel, const struct format 
 	static struct values values, expected;
 	static float gradients[ELEMENTS];
 	const struct noise noise = noise_of(1, 1, 1, 0);
-	const struct adam adam = adam_factors(&plain_adam, 1e-3, 1, 1);
+	const struct scalars adam = rule_at(NVS_RULE_ADAM)->scalars(&plain_adam, 1e-3, 1, 1);
 	const bool codes = format->moments == MOMENTS_8BIT;
 
 	fill_values(&values, false, ELEMENTS);

@@ -228,6 +228,14 @@ static void call_optimizer(const struct nvs_config *settings)
 					 .master = state,
 					 .exp_avg = state + NUMEL,
 					 .exp_avg_sq = state + 2 * NUMEL};
+	struct nvs_rule_update by_rule = {.size = sizeof(by_rule),
+					  .rule = NVS_RULE_SGD,
+					  .numel = NUMEL,
+					  .step = 1,
+					  .gradients = gradients,
+					  .gradients_dtype = NVS_F32,
+					  .master = state,
+					  .momentum_buffer = state + NUMEL};
 	struct nvs_gradient_sums sums = {.size = sizeof(sums)};
 	struct nvs_checkpoint *checkpoint;
 	struct nvs_optimizer *opened;
@@ -260,6 +268,7 @@ static void call_optimizer(const struct nvs_config *settings)
 	CALL(nvs_optimizer_open(&opened, settings, &group, 1, NULL, &error));
 	CALL(nvs_optimizer_abandon(opened, &error));
 	CALL(nvs_adam_update(&update, &error));
+	CALL(nvs_rule_update(&by_rule, &error));
 }
 
 static __attribute__((noinline)) void make_calls(void)

@@ -77,6 +77,11 @@ static int update_arrays(const void *update)
 	return nvs_adam_update(update, &error);
 }
 
+static int update_by_rule(const void *update)
+{
+	return nvs_rule_update(update, &error);
+}
+
 static int transfer(const void *transfer)
 {
 	struct nvs_request *request = NULL;
@@ -248,6 +253,22 @@ static const struct nvs_adam_update good_update = {
 	.weights_dtype = NVS_BF16,
 	.weights = weights,
 };
+static const struct nvs_rule_update good_rule = {
+	.size = sizeof(good_rule),
+	.rule = NVS_RULE_LION,
+	.numel = NUMEL,
+	.step = 1,
+	.lr = 1e-3,
+	.gradients = gradients,
+	.gradients_dtype = NVS_F32,
+	.master = state_of[0],
+	.exp_avg = state_of[1],
+	.exp_avg_sq = state_of[2],
+	.momentum_buffer = state_of[1],
+	.sum = state_of[1],
+	.weights_dtype = NVS_BF16,
+	.weights = weights,
+};
 static struct nvs_transfer good_transfer = {
 	sizeof(good_transfer), NULL, NVS_READ, page, 4096, 0, NULL};
 static struct nvs_tensor_range good_range = {sizeof(good_range), NULL, 0, 16, page};
@@ -346,6 +367,7 @@ static const struct field options_fields[] = {
 	OPTIONAL(nvs_optimizer_options, weights_final),
 	OPTIONAL(nvs_optimizer_options, weights_final_arg),
 	OPTIONAL(nvs_optimizer_options, aio),
+	WHOLE_FIELD(nvs_optimizer_options, rule, NVS_RULE_ADAM, NVS_RULE_LION, 0),
 };
 static const struct field sums_fields[] = {
 	SIZE_FIELD(nvs_gradient_sums),
@@ -377,6 +399,34 @@ static const struct field update_fields[] = {
 	GIVEN(nvs_adam_update, exp_avg_sq),
 	WHOLE_FIELD(nvs_adam_update, weights_dtype, NVS_F32, NVS_BF16, 0),
 	OPTIONAL(nvs_adam_update, weights),
+};
+static const struct field rule_fields[] = {
+	SIZE_FIELD(nvs_rule_update),
+	WHOLE_FIELD(nvs_rule_update, rule, NVS_RULE_ADAM, NVS_RULE_LION, 0),
+	FIELD_OF(nvs_rule_update, numel, .kind = WHOLE, .most = NUMEL,
+		 .untried = UINT64_C(1) << 56),
+	WHOLE_FIELD(nvs_rule_update, step, 1, (UINT64_C(1) << 53) - 1, 0),
+	REAL_FIELD(nvs_rule_update, lr, 0, BELOW_FP32),
+	REAL_FIELD(nvs_rule_update, beta1, 0, BELOW_1),
+	REAL_FIELD(nvs_rule_update, beta2, 0, BELOW_1),
+	REAL_FIELD(nvs_rule_update, eps, 0, BELOW_FP32),
+	REAL_FIELD(nvs_rule_update, weight_decay, 0, BELOW_FP32),
+	REAL_FIELD(nvs_rule_update, momentum, 0, BELOW_FP32),
+	REAL_FIELD(nvs_rule_update, dampening, 0, BELOW_FP32),
+	REAL_FIELD(nvs_rule_update, lr_decay, 0, BELOW_FP32),
+	WHOLE_FIELD(nvs_rule_update, adam_w_mode, 0, 1, 0),
+	WHOLE_FIELD(nvs_rule_update, bias_correction, 0, 1, 0),
+	WHOLE_FIELD(nvs_rule_update, nesterov, 0, 1, 0),
+	GIVEN(nvs_rule_update, gradients),
+	WHOLE_FIELD(nvs_rule_update, gradients_dtype, NVS_F32, NVS_BF16, 0),
+	REAL_FIELD(nvs_rule_update, grad_factor, -BELOW_FP32, BELOW_FP32),
+	GIVEN(nvs_rule_update, master),
+	GIVEN(nvs_rule_update, exp_avg),
+	OPTIONAL(nvs_rule_update, exp_avg_sq),
+	OPTIONAL(nvs_rule_update, momentum_buffer),
+	OPTIONAL(nvs_rule_update, sum),
+	WHOLE_FIELD(nvs_rule_update, weights_dtype, NVS_F32, NVS_BF16, 0),
+	OPTIONAL(nvs_rule_update, weights),
 };
 static const struct field transfer_fields[] = {
 	SIZE_FIELD(nvs_transfer),
@@ -548,6 +598,7 @@ static const struct structure {
 	S(nvs_gradient_sums, take_step_by_sums, &sums, sums_fields),
 	S(nvs_step_options, take_step, &good_step, step_fields),
 	S(nvs_adam_update, update_arrays, &good_update, update_fields),
+	S(nvs_rule_update, update_by_rule, &good_rule, rule_fields),
 	S(nvs_transfer, transfer, &good_transfer, transfer_fields),
 	S(nvs_tensor_range, read_range, &good_range, range_fields),
 	S(nvs_tensor_rows, register_rows, &good_rows, rows_fields),

@@ -471,6 +471,7 @@ static void optimizer_functions(void)
 	struct nvs_group_info group_info = {.size = sizeof(group_info)};
 	struct nvs_group_spec group = {sizeof(group), "h", 4, NVS_F32, NULL};
 	struct nvs_adam_update update = {.size = sizeof(update), .numel = 4, .step = 1};
+	struct nvs_rule_update by_rule = {.size = sizeof(by_rule), .numel = 4, .step = 1};
 	struct nvs_optimizer *opened;
 
 	REFUSES(nvs_optimizer_open(NULL, config, &group, 1, NULL, &error));
@@ -492,6 +493,10 @@ static void optimizer_functions(void)
 	REFUSES(nvs_optimizer_get_group_info(optimizer, BAD, &group_info, &error));
 	REFUSES(nvs_adam_update(NULL, &error));
 	REFUSES(nvs_adam_update(&update, &error));
+	REFUSES(nvs_rule_update(NULL, &error));
+	REFUSES(nvs_rule_update(&by_rule, &error));
+	by_rule.rule = (enum nvs_rule)BAD;
+	REFUSES(nvs_rule_update(&by_rule, &error));
 }
 
 TEST(every_function_refuses_null_and_unknown_enumerators)

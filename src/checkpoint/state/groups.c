@@ -23,6 +23,7 @@
 struct groups {
 	struct nvs_optimizer *optimizer;
 	struct nvs_aio *aio;
+	const struct rule *rule;
 	struct fragment *fragments; /* each a whole group */
 	size_t n;
 	uint64_t step;
@@ -44,6 +45,7 @@ static int groups_begin(struct groups *groups, struct nvs_optimizer *optimizer,
 {
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
 	struct nvs_group_info group = {.size = sizeof(group)};
+	unsigned nparts;
 	int rc = nvs_optimizer_get_info(optimizer, &info, error);
 
 	if (rc)
@@ -51,8 +53,10 @@ static int groups_begin(struct groups *groups, struct nvs_optimizer *optimizer,
 	groups->optimizer = optimizer;
 	groups->aio = nvs_engine_aio(nvs_optimizer_engine(optimizer));
 	groups->step = info.step;
-	groups->entries = calloc(info.ngroups * PARTS, sizeof(*groups->entries));
-	groups->sums = calloc(info.ngroups * PARTS, sizeof(*groups->sums));
+	groups->rule = rule_at(info.rule);
+	nparts = groups->rule->nparts;
+	groups->entries = calloc(info.ngroups * nparts, sizeof(*groups->entries));
+	groups->sums = calloc(info.ngroups * nparts, sizeof(*groups->sums));
 	groups->fragments = calloc(info.ngroups, sizeof(*groups->fragments));
 	if (!groups->entries || !groups->sums || !groups->fragments)
 		return no_memory(error);
@@ -77,24 +81,26 @@ static void groups_name(const struct groups *groups, size_t i, char name[GROUP_P
 			uint64_t *numel)
 {
 	struct nvs_group_info info = {.size = sizeof(info)};
-	int rc = nvs_optimizer_get_group_info(groups->optimizer, i / PARTS, &info, NULL);
+	unsigned nparts = groups->rule->nparts;
+	int rc = nvs_optimizer_get_group_info(groups->optimizer, i / nparts, &info, NULL);
 
-	assert(!rc && i < groups->n * PARTS);
-	snprintf(name, GROUP_PART_ROOM, "%s.%s", info.name, part_names[i % PARTS]);
+	assert(!rc && i < groups->n * nparts);
+	snprintf(name, GROUP_PART_ROOM, "%s.%s", info.name,
+		 state_part_name(groups->rule, (unsigned)(i % nparts)));
 	*numel = info.numel;
 }
 
 static void add_sum(const struct groups *groups, const struct state_io *io)
 {
 	state_io_sum(io, groups->fragments[io->fragment].numel,
-		     &groups->sums[io->fragment * PARTS + io->part]);
+		     &groups->sums[io->fragment * groups->rule->nparts + io->part]);
 }
 
 /* An I/O writes to, or reads from, its place in a file. */
 static int submit_io(struct state_move *move, struct state_io *io, struct nvs_error *error)
 {
 	const struct groups *groups = move->arg;
-	const struct entry *entry = groups->entries[io->fragment * PARTS + io->part];
+	const struct entry *entry = groups->entries[io->fragment * groups->rule->nparts + io->part];
 	uint64_t nbytes = io->numel * sizeof(float), at = io->at * sizeof(float);
 	int rc;
 
@@ -120,7 +126,7 @@ static int submit_io(struct state_move *move, struct state_io *io, struct nvs_er
 static void landed(struct state_move *move, const struct state_io *io)
 {
 	const struct groups *groups = move->arg;
-	const struct entry *entry = groups->entries[io->fragment * PARTS + io->part];
+	const struct entry *entry = groups->entries[io->fragment * groups->rule->nparts + io->part];
 
 	if (entry && entry->has_crc)
 		add_sum(groups, io);
@@ -157,7 +163,7 @@ static int plan(const struct groups *groups, bool with_step, size_t nstorages,
 {
 	struct nvs_checkpoint *plan = &groups->writing->plan;
 	char name[GROUP_PART_ROOM];
-	size_t n = groups->n * PARTS;
+	size_t n = groups->n * groups->rule->nparts;
 	uint64_t numel;
 	int rc = 0;
 
@@ -177,7 +183,7 @@ static int export_groups(struct groups *groups, struct nvs_error *error)
 {
 	struct writing *writing = groups->writing;
 	const struct entry *last = &writing->plan.entries[writing->plan.n - 1];
-	size_t n = groups->n * PARTS;
+	size_t n = groups->n * groups->rule->nparts;
 	uint8_t step[sizeof(groups->step)];
 	int rc = 0;
 
@@ -295,7 +301,7 @@ static int read_step(const struct groups *groups, uint64_t *step, struct nvs_err
 
 static int check_sums(const struct groups *groups, struct nvs_error *error)
 {
-	for (size_t i = 0; i < groups->n * PARTS; i++) {
+	for (size_t i = 0; i < groups->n * groups->rule->nparts; i++) {
 		const struct entry *entry = groups->entries[i];
 
 		if (entry && entry->has_crc && groups->sums[i] != entry->crc)
@@ -323,11 +329,11 @@ int nvs_checkpoint_import_optimizer(struct nvs_optimizer *optimizer,
 	rc = groups_begin(&groups, optimizer, error);
 	if (!rc)
 		rc = reading_begin(&reading, groups.aio, checkpoint, error);
-	for (size_t i = 0; i < groups.n * PARTS && !rc; i++)
+	for (size_t i = 0; !rc && i < groups.n * groups.rule->nparts; i++)
 		rc = find_part(&groups, i, names, error);
 	if (!rc && !names)
 		rc = read_step(&groups, &step, error);
-	for (size_t i = 0; i < groups.n * PARTS && !rc; i++)
+	for (size_t i = 0; !rc && i < groups.n * groups.rule->nparts; i++)
 		if (groups.entries[i])
 			rc = reading_check(&reading, groups.entries[i], error);
 	if (!rc)

@@ -16,13 +16,27 @@
 
 #define IOS_MAX 16u /* of one flight; groups are rarely so small that a tile has more */
 
-const char *const part_names[PARTS] = {"fp32", "exp_avg", "exp_avg_sq"};
-
 struct flight {
 	struct state_io ios[IOS_MAX];
 	size_t n;
 	int rc; /* the first error; no other I/O of the tile is begun */
 };
+
+int state_rule(const struct rule **rule, struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	struct nvs_optimizer_info info = {.size = sizeof(info)};
+	int rc = nvs_optimizer_get_info(optimizer, &info, error);
+
+	if (!rc)
+		*rule = rule_at(info.rule);
+	return rc;
+}
+
+const char *state_part_name(const struct rule *rule, unsigned i)
+{
+	assert(i < rule->nparts);
+	return i ? part_name(rule->parts[i]) : "fp32";
+}
 
 /* The first thread that fails stores the error; the others leave it. */
 static int record_failure(struct state_move *move, const struct nvs_error *error)
@@ -77,17 +91,24 @@ static void clear_elements(const struct state_move *move, float *const parts[PAR
 			   uint64_t to)
 {
 	assert(from <= to);
-	for (unsigned i = 0; i < PARTS && move->importing; i++)
+	for (unsigned i = 0; i < move->rule->nparts && move->importing; i++)
 		memset(parts[i] + from, 0, (to - from) * sizeof(float));
 }
 
 static void begin_run(void *arg, const struct nvs_state_run *run, unsigned number)
 {
-	float *const parts[PARTS] = {run->master, run->exp_avg, run->exp_avg_sq};
+	float *const arrays[] = {[NVS_MASTER] = run->master,
+				 [NVS_EXP_AVG] = run->exp_avg,
+				 [NVS_EXP_AVG_SQ] = run->exp_avg_sq,
+				 [NVS_MOMENTUM_BUFFER] = run->momentum_buffer,
+				 [NVS_SUM] = run->sum};
+	float *parts[PARTS];
 	struct state_move *move = arg;
 	uint64_t end = run->offset + run->numel, done = run->offset;
 	size_t i = find_fragment(move, run->group, run->offset);
 
+	for (unsigned part = 0; part < move->rule->nparts; part++)
+		parts[part] = arrays[move->rule->parts[part]];
 	for (; i < move->nfragments && move->fragments[i].group == run->group; i++) {
 		const struct fragment *fragment = &move->fragments[i];
 		uint64_t from = fragment->offset > done ? fragment->offset : done;
@@ -97,7 +118,7 @@ static void begin_run(void *arg, const struct nvs_state_run *run, unsigned numbe
 			break;
 		to = to < end ? to : end;
 		clear_elements(move, parts, done - run->offset, from - run->offset);
-		for (unsigned part = 0; part < PARTS; part++) {
+		for (unsigned part = 0; part < move->rule->nparts; part++) {
 			struct flight *flight = &move->flights[number];
 			struct nvs_error error = {.size = sizeof(error)};
 			struct state_io *own;
@@ -158,8 +179,10 @@ int state_move_run(struct state_move *move, struct nvs_optimizer *optimizer,
 		   struct nvs_error *error)
 {
 	const struct tile_mover mover = {.begin = begin_run, .complete = complete_run, .arg = move};
-	int rc;
+	int rc = state_rule(&move->rule, optimizer, error);
 
+	if (rc)
+		return rc;
 	move->aio = nvs_engine_aio(nvs_optimizer_engine(optimizer));
 	move->error = (struct nvs_error){.size = sizeof(move->error)};
 	move->failed = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Moves all state of an optimizer by whole tiles: each is read or written once, with all three
+ * Moves all state of an optimizer by whole tiles: each is read or written once, with all its
  * parts. The transfers of several tiles between pool and files are in flight while the next ones
  * are read from the store, or those before are written to it.
  */
@@ -8,11 +8,13 @@
 #define CHECKPOINT_STATE_MOVE_H
 
 #include "checkpoint/checkpoint.h"
+#include "optim/rule.h"
 
 #define STEPS_MAX ((UINT64_C(1) << 53) - 1) /* of nvs_optimizer_set_step */
-#define PARTS	  3u
-/* "fp32", "exp_avg" and "exp_avg_sq", in the order of nvs_optimizer_part. */
-extern const char *const part_names[PARTS];
+/* The rule of an optimizer. */
+int state_rule(const struct rule **rule, struct nvs_optimizer *optimizer, struct nvs_error *error);
+/* What checkpoints call part i of a rule: "fp32" or the name of the state. */
+const char *state_part_name(const struct rule *rule, unsigned i);
 
 /* Elements of a group that lie side by side in a tensor of a checkpoint, in each of the parts. */
 struct fragment {
@@ -49,6 +51,7 @@ struct state_move {
 	void (*release)(struct state_move *move, struct state_io *io);
 	void *arg;
 	struct nvs_aio *aio; /* of the optimizer */
+	const struct rule *rule;
 
 	struct flight *flights;
 	struct nvs_error error; /* the first of a transfer */

@@ -98,8 +98,9 @@ static int begin_export(struct export_job *export, struct nvs_optimizer *optimiz
 			export->data_at[i] = plan.entries->offset;
 		if (!rc && !export->options.rank)
 			rc = tree_add(&export->tree, param->name, error);
-		for (unsigned part = 0; part < PARTS && !rc && !export->options.rank; part++) {
-			param_place(param, part, place);
+		for (unsigned part = 0;
+		     part < export->params.rule->nparts && !rc && !export->options.rank; part++) {
+			param_place(&export->params, param, part, place);
 			rc = tree_create_file(&export->tree, place, torch.file_bytes, error);
 		}
 		torch_free(&torch);
@@ -141,8 +142,8 @@ static int sync_elements(const struct export_job *export, struct nvs_error *erro
 	int rc = 0;
 
 	for (size_t i = 0; i < params->nfragments; i++)
-		for (unsigned part = 0; part < PARTS && !rc; part++) {
-			param_place(&params->all[params->owners[i]], part, place);
+		for (unsigned part = 0; part < export->params.rule->nparts && !rc; part++) {
+			param_place(params, &params->all[params->owners[i]], part, place);
 			rc = tree_sync(&export->tree, place, error);
 		}
 	return rc;
@@ -268,8 +269,8 @@ static int complete_tree(struct export_job *export, struct nvs_error *error)
 		char place[PLACE_MAX];
 
 		rc = param_lay_out(param, &plan, &torch, error);
-		for (unsigned part = 0; part < PARTS && !rc; part++) {
-			param_place(param, part, place);
+		for (unsigned part = 0; part < export->params.rule->nparts && !rc; part++) {
+			param_place(&export->params, param, part, place);
 			torch.crcs[0] = export->sums[i * PARTS + part];
 			rc = write_frame(export, place, &plan, &torch, error);
 		}
@@ -283,8 +284,8 @@ static int complete_tree(struct export_job *export, struct nvs_error *error)
 		const struct param *param = &export->params.all[i];
 		char place[PLACE_MAX];
 
-		for (unsigned part = 0; part < PARTS && !rc; part++) {
-			param_place(param, part, place);
+		for (unsigned part = 0; part < export->params.rule->nparts && !rc; part++) {
+			param_place(&export->params, param, part, place);
 			rc = tree_sync(&export->tree, place, error);
 		}
 		rc = rc ? rc : tree_sync(&export->tree, param->name, error);

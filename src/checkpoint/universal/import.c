@@ -39,7 +39,8 @@ static int damaged(const struct import_job *import, const struct param *param, u
 	return error_about(error, -EBADMSG, param->name, 0, offset,
 			   "%s/zero/%s/%s.pt: its bytes do not have the checksum that the file "
 			   "states",
-			   import->tree.path, param->name, part_names[part]);
+			   import->tree.path, param->name,
+			   state_part_name(import->params.rule, part));
 }
 
 /* Compares the storage that a parameter is a part of. */
@@ -80,7 +81,7 @@ static int find_part(struct import_job *import, size_t i, unsigned part, struct 
 	bool is_torch;
 	int rc, fd;
 
-	param_place(param, part, place);
+	param_place(&import->params, param, part, place);
 	snprintf(path, sizeof(path), "zero/%s", place);
 	fd = tree_open_file(&import->tree, place, O_RDONLY, error);
 	if (fd < 0)
@@ -183,8 +184,8 @@ static int import_all(struct import_job *import, struct nvs_optimizer *optimizer
 		rc = read_step(import, &step, error);
 	import->aio = nvs_engine_aio(nvs_optimizer_engine(optimizer));
 	for (size_t i = 0; i < params->n && !rc; i++)
-		for (unsigned part = 0; part < PARTS && !rc && params->all[i].fragment.numel;
-		     part++)
+		for (unsigned part = 0;
+		     part < params->rule->nparts && !rc && params->all[i].fragment.numel; part++)
 			rc = find_part(import, i, part, error);
 	open_files_begin(&import->files, import->aio, &import->tree, params, O_RDONLY,
 			 import->stamps);
@@ -196,7 +197,7 @@ static int import_all(struct import_job *import, struct nvs_optimizer *optimizer
 		const struct file_part *part = &import->parts[i];
 
 		if (is_whole(param) && part->has_crc && import->sums[i] != part->crc)
-			rc = damaged(import, param, i % PARTS, part->offset, error);
+			rc = damaged(import, param, (unsigned)(i % PARTS), part->offset, error);
 	}
 	if (!rc)
 		rc = check_step_since(optimizer, info.step, error);

@@ -18,7 +18,7 @@ static int open_now(const struct open_files *files, struct open_file *file, stru
 	char place[PLACE_MAX], path[1024];
 	int rc = 0, fd;
 
-	param_place(&files->params->all[file->owner], file->part, place);
+	param_place(files->params, &files->params->all[file->owner], file->part, place);
 	fd = tree_open_file(files->tree, place, files->flags, error);
 	if (fd < 0)
 		return fd;

@@ -128,9 +128,12 @@ static int by_place(const void *a, const void *b, void *arg)
 int params_read(struct params *params, struct nvs_optimizer *optimizer,
 		const struct nvs_checkpoint_param *from, size_t n, struct nvs_error *error)
 {
-	int rc = 0;
+	int rc;
 
 	*params = (struct params){0};
+	rc = state_rule(&params->rule, optimizer, error);
+	if (rc)
+		return rc;
 	if (!from || !n || n > ENTRIES_MAX)
 		return error_set(error, -EINVAL, "%zu params%s; allowed are 1 to %u", n,
 				 from ? "" : ", which are NULL", ENTRIES_MAX);
@@ -182,11 +185,13 @@ void params_free(struct params *params)
 
 /* ---- The file of a parameter ---- */
 
-void param_place(const struct param *param, unsigned part, char place[PLACE_MAX])
+void param_place(const struct params *params, const struct param *param, unsigned part,
+		 char place[PLACE_MAX])
 {
-	int n = snprintf(place, PLACE_MAX, "%s/%s.pt", param->name, part_names[part]);
+	int n = snprintf(place, PLACE_MAX, "%s/%s.pt", param->name,
+			 state_part_name(params->rule, part));
 
-	assert(part < PARTS && n < PLACE_MAX);
+	assert(n < PLACE_MAX);
 }
 
 int param_lay_out(const struct param *param, struct nvs_checkpoint *plan, struct torch *torch,

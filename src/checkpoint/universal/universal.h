@@ -27,6 +27,7 @@ struct param {
 struct params {
 	struct param *all; /* in the caller's order */
 	size_t n;
+	const struct rule *rule;    /* of the optimizer */
 	struct fragment *fragments; /* those with elements, by group and offset */
 	size_t *owners;		    /* the parameter of each fragment */
 	size_t nfragments;
@@ -41,7 +42,8 @@ void params_free(struct params *params);
 uint32_t params_sum(const struct params *params);
 
 /* The file of a part, below the directory of the files. */
-void param_place(const struct param *param, unsigned part, char place[PLACE_MAX]);
+void param_place(const struct params *params, const struct param *param, unsigned part,
+		 char place[PLACE_MAX]);
 /* Lays out the file of one part of a parameter: a tensor alone. Free both in any case. -ENOMEM. */
 int param_lay_out(const struct param *param, struct nvs_checkpoint *plan, struct torch *torch,
 		  struct nvs_error *error);

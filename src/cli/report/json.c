@@ -131,7 +131,8 @@ static const char keys_of_optimizer[] =
 	"zero_optimization { offload_optimizer { device nvme_path pin_memory buffer_count "
 	"buffer_size fast_init pipeline_read pipeline_write ratio } sub_group_size } ";
 static const char keys_of_step[] =
-	"optimizer { type params { lr betas eps weight_decay bias_correction adam_w_mode } } "
+	"optimizer { type params { lr betas eps weight_decay bias_correction adam_w_mode momentum "
+	"dampening nesterov maximize lr_decay initial_accumulator_value } } "
 	"gradient_clipping fp16 { enabled loss_scale initial_scale_power loss_scale_window "
 	"hysteresis consecutive_hysteresis min_loss_scale } bf16 { enabled } "
 	"data_types { grad_accum_dtype } ";

@@ -20,7 +20,7 @@
 #define MIB	    ((uint64_t)1 << 20)
 #define POOL_MIN    (64 * MIB)
 #define POOL_MAX    (512 * MIB)
-#define PARTS	    3u /* of a group: fp32, exp_avg and exp_avg_sq */
+#define PARTS	    3u /* of a group, at most: fp32 and the states of the rule */
 #define TILES_LEAST 4u /* in the pool */
 
 /* What is copied, and how it went. */
@@ -208,7 +208,8 @@ static int count_groups(struct copy *copy, struct nvs_optimizer *optimizer)
 	copy->nbytes = 0;
 	for (size_t i = 0; i < info.ngroups && !rc; i++) {
 		rc = nvs_optimizer_get_group_info(optimizer, i, &group, &copy->error);
-		copy->nbytes += group.numel * PARTS * sizeof(float);
+		copy->nbytes += group.numel * (info.rule == NVS_RULE_ADAM ? PARTS : 2) *
+				sizeof(float);
 	}
 	return rc;
 }

@@ -22,6 +22,14 @@ static inline vec root(vec x)
 	return _mm512_sqrt_ps(x);
 }
 
+static inline vec sign(vec x)
+{
+	vec one = splat(1), zero = splat(0);
+
+	return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, zero, _CMP_GT_OQ), one) -
+	       _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, zero, _CMP_LT_OQ), one);
+}
+
 static inline vec load_f32(const void *from)
 {
 	return _mm512_loadu_ps(from);
@@ -147,7 +155,7 @@ static inline ints smaller(ints a, ints b)
 #include "optim/kernels/body.h"
 #include "optim/kernels/packed_body.h"
 
-static const struct kernel set = {"avx512",    adam_all,    convert, add,
+static const struct kernel set = {"avx512",    UPDATES,	    convert, add,
 				  sum_squares, adam_packed, unpack,  pack};
 
 const struct kernel *const kernel_avx512 = &set;

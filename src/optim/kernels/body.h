@@ -4,7 +4,7 @@
  * defines the vector and its loads and stores:
  *
  *	vec	LANES values of fp32, with operators + - * /
- *	splat	all lanes the same; root: square roots
+ *	splat	all lanes the same; root: square roots; sign: 1, -1, or 0 of 0 and NaN
  *	load_f32, load_bf16, load_f16, store_f32, store_bf16, store_f16
  *		LANES elements at any address
  *	doubles, widen
@@ -55,112 +55,151 @@ SPECIALISED void store(void *to, enum nvs_dtype dtype, vec x)
 		store_f16(to, x);
 }
 
-/* ---- Adam ---- */
+/* ---- Updates ---- */
 
-/* struct adam in every lane. */
+/* struct scalars in every lane. */
 struct factors {
 	vec beta1, beta2, one_minus_beta1, one_minus_beta2;
 	vec eps, step_size, root_factor, decay, grad_factor;
-	bool decays, decoupled;
+	bool decays, decoupled, nesterov, has_momentum;
 };
 
-SPECIALISED struct factors spread(const struct adam *adam)
+SPECIALISED struct factors spread(const struct scalars *scalars)
 {
 	return (struct factors){
-		.beta1 = splat(adam->beta1),
-		.beta2 = splat(adam->beta2),
-		.one_minus_beta1 = splat(adam->one_minus_beta1),
-		.one_minus_beta2 = splat(adam->one_minus_beta2),
-		.eps = splat(adam->eps),
-		.step_size = splat(adam->step_size),
-		.root_factor = splat(adam->root_factor),
-		.decay = splat(adam->decay),
-		.grad_factor = splat(adam->grad_factor),
-		.decays = adam->decay != 0,
-		.decoupled = adam->decoupled,
+		.beta1 = splat(scalars->beta1),
+		.beta2 = splat(scalars->beta2),
+		.one_minus_beta1 = splat(scalars->one_minus_beta1),
+		.one_minus_beta2 = splat(scalars->one_minus_beta2),
+		.eps = splat(scalars->eps),
+		.step_size = splat(scalars->step_size),
+		.root_factor = splat(scalars->root_factor),
+		.decay = splat(scalars->decay),
+		.grad_factor = splat(scalars->grad_factor),
+		.decays = scalars->decay != 0,
+		.decoupled = scalars->decoupled,
+		.nesterov = scalars->nesterov,
+		.has_momentum = scalars->beta1 != 0,
 	};
 }
 
-/* One vector of each array; `weights` may be NULL. */
-SPECIALISED void update(const struct factors *f, float *master, float *exp_avg, float *exp_avg_sq,
-			const void *gradients, enum nvs_dtype gradients_dtype, void *weights,
-			enum nvs_dtype weights_dtype)
+/* The arrays of an update; `second` and `weights` may be NULL. */
+struct arrays {
+	float *master, *first, *second;
+	const void *gradients;
+	enum nvs_dtype gradients_dtype;
+	void *weights;
+	enum nvs_dtype weights_dtype;
+};
+
+/* One vector of each array, from element i on. */
+SPECIALISED void update(enum nvs_rule rule, const struct factors *f, const struct arrays *a,
+			size_t i)
 {
-	vec g = load(gradients, gradients_dtype) * f->grad_factor;
-	vec w = load_f32(master);
-	vec m = load_f32(exp_avg);
-	vec v = load_f32(exp_avg_sq);
+	vec g = load(element(a->gradients, a->gradients_dtype, i), a->gradients_dtype) *
+		f->grad_factor;
+	vec w = load_f32(a->master + i);
+	vec m = load_f32(a->first + i), v;
 
 	if (f->decays && !f->decoupled)
 		g = g + f->decay * w;
-	m = m * f->beta1 + g * f->one_minus_beta1;
-	v = v * f->beta2 + g * g * f->one_minus_beta2;
-	if (f->decays && f->decoupled)
-		w = w - f->decay * w;
-	w = w - f->step_size * (m / (root(v) * f->root_factor + f->eps));
-
-	store_f32(master, w);
-	store_f32(exp_avg, m);
-	store_f32(exp_avg_sq, v);
-	if (weights)
-		store(weights, weights_dtype, w);
+	switch (rule) {
+	case NVS_RULE_ADAM:
+		v = load_f32(a->second + i);
+		m = m * f->beta1 + g * f->one_minus_beta1;
+		v = v * f->beta2 + g * g * f->one_minus_beta2;
+		if (f->decays && f->decoupled)
+			w = w - f->decay * w;
+		w = w - f->step_size * (m / (root(v) * f->root_factor + f->eps));
+		store_f32(a->second + i, v);
+		break;
+	case NVS_RULE_SGD:
+		if (f->has_momentum) {
+			m = m * f->beta1 + g * f->one_minus_beta1;
+			if (f->nesterov)
+				g = g + f->beta1 * m;
+			else
+				g = m;
+		}
+		w = w - f->step_size * g;
+		break;
+	case NVS_RULE_ADAGRAD:
+		m = m + g * g;
+		w = w - f->step_size * g / (root(m) + f->eps);
+		break;
+	case NVS_RULE_LION:
+		v = sign(m * f->beta1 + g * f->one_minus_beta1);
+		m = m * f->beta2 + g * f->one_minus_beta2;
+		if (f->decays)
+			w = w - f->decay * w;
+		w = w - f->step_size * v;
+		break;
+	default:
+		__builtin_unreachable();
+	}
+	store_f32(a->master + i, w);
+	store_f32(a->first + i, m);
+	if (a->weights)
+		store(element_to_set(a->weights, a->weights_dtype, i), a->weights_dtype, w);
 }
 
-SPECIALISED void update_rest(const struct factors *f, float *master, float *exp_avg,
-			     float *exp_avg_sq, const void *gradients,
-			     enum nvs_dtype gradients_dtype, void *weights,
-			     enum nvs_dtype weights_dtype, size_t n)
+/* The last n elements, less than a vector, on a copy. */
+SPECIALISED void update_rest(enum nvs_rule rule, const struct factors *f, const struct arrays *a,
+			     size_t i, size_t n)
 {
 	float w[LANES] = {0}, m[LANES] = {0}, v[LANES] = {0};
 	unsigned char g[BYTES_MAX] = {0}, low[BYTES_MAX];
+	const struct arrays copy = {
+		w, m, v, g, a->gradients_dtype, a->weights ? low : NULL, a->weights_dtype};
 
-	memcpy(w, master, n * sizeof(*w));
-	memcpy(m, exp_avg, n * sizeof(*m));
-	memcpy(v, exp_avg_sq, n * sizeof(*v));
-	memcpy(g, gradients, n * size_of(gradients_dtype));
-	update(f, w, m, v, g, gradients_dtype, weights ? low : NULL, weights_dtype);
-	memcpy(master, w, n * sizeof(*w));
-	memcpy(exp_avg, m, n * sizeof(*m));
-	memcpy(exp_avg_sq, v, n * sizeof(*v));
-	if (weights)
-		memcpy(weights, low, n * size_of(weights_dtype));
+	memcpy(w, a->master + i, n * sizeof(*w));
+	memcpy(m, a->first + i, n * sizeof(*m));
+	if (a->second)
+		memcpy(v, a->second + i, n * sizeof(*v));
+	memcpy(g, element(a->gradients, a->gradients_dtype, i), n * size_of(a->gradients_dtype));
+	update(rule, f, &copy, 0);
+	memcpy(a->master + i, w, n * sizeof(*w));
+	memcpy(a->first + i, m, n * sizeof(*m));
+	if (a->second)
+		memcpy(a->second + i, v, n * sizeof(*v));
+	if (a->weights)
+		memcpy(element_to_set(a->weights, a->weights_dtype, i), low,
+		       n * size_of(a->weights_dtype));
 }
 
-SPECIALISED void adam_typed(const struct adam *adam, float *restrict master,
-			    float *restrict exp_avg, float *restrict exp_avg_sq,
-			    const void *restrict gradients, enum nvs_dtype gradients_dtype,
-			    void *restrict weights, enum nvs_dtype weights_dtype, size_t n)
+SPECIALISED void update_typed(enum nvs_rule rule, const struct scalars *scalars,
+			      float *restrict master, float *restrict first, float *restrict second,
+			      const void *restrict gradients, enum nvs_dtype gradients_dtype,
+			      void *restrict weights, enum nvs_dtype weights_dtype, size_t n)
 {
-	const struct factors f = spread(adam);
+	const struct arrays arrays = {master,	       first,	second,	      gradients,
+				      gradients_dtype, weights, weights_dtype};
+	const struct factors f = spread(scalars);
 	size_t i = 0;
 
 	for (; i + LANES <= n; i += LANES)
-		update(&f, master + i, exp_avg + i, exp_avg_sq + i,
-		       element(gradients, gradients_dtype, i), gradients_dtype,
-		       weights ? element_to_set(weights, weights_dtype, i) : NULL, weights_dtype);
+		update(rule, &f, &arrays, i);
 	if (LANES > 1 && i < n)
-		update_rest(&f, master + i, exp_avg + i, exp_avg_sq + i,
-			    element(gradients, gradients_dtype, i), gradients_dtype,
-			    weights ? element_to_set(weights, weights_dtype, i) : NULL,
-			    weights_dtype, n - i);
+		update_rest(rule, &f, &arrays, i, n - i);
 }
 
-SPECIALISED void adam_from(const struct adam *adam, float *master, float *exp_avg,
-			   float *exp_avg_sq, const void *gradients, enum nvs_dtype gradients_dtype,
-			   void *weights, enum nvs_dtype weights_dtype, size_t n)
+SPECIALISED void update_from(enum nvs_rule rule, const struct scalars *scalars, float *master,
+			     float *first, float *second, const void *gradients,
+			     enum nvs_dtype gradients_dtype, void *weights,
+			     enum nvs_dtype weights_dtype, size_t n)
 {
 	if (!weights)
-		adam_typed(adam, master, exp_avg, exp_avg_sq, gradients, gradients_dtype, NULL,
-			   NVS_F32, n);
+		update_typed(rule, scalars, master, first, second, gradients, gradients_dtype, NULL,
+			     NVS_F32, n);
 	else if (weights_dtype == NVS_F32)
-		adam_typed(adam, master, exp_avg, exp_avg_sq, gradients, gradients_dtype, weights,
-			   NVS_F32, n);
+		update_typed(rule, scalars, master, first, second, gradients, gradients_dtype,
+			     weights, NVS_F32, n);
 	else if (weights_dtype == NVS_BF16)
-		adam_typed(adam, master, exp_avg, exp_avg_sq, gradients, gradients_dtype, weights,
-			   NVS_BF16, n);
+		update_typed(rule, scalars, master, first, second, gradients, gradients_dtype,
+			     weights, NVS_BF16, n);
 	else
-		adam_typed(adam, master, exp_avg, exp_avg_sq, gradients, gradients_dtype, weights,
-			   NVS_F16, n);
+		update_typed(rule, scalars, master, first, second, gradients, gradients_dtype,
+			     weights, NVS_F16, n);
 }
 
 static bool known(enum nvs_dtype dtype)
@@ -173,24 +212,45 @@ static bool is_aligned(const void *array, enum nvs_dtype dtype)
 	return (uintptr_t)array % size_of(dtype) == 0;
 }
 
-static void adam_all(const struct adam *adam, float *master, float *exp_avg, float *exp_avg_sq,
-		     const void *gradients, enum nvs_dtype gradients_dtype, void *weights,
-		     enum nvs_dtype weights_dtype, size_t n)
+SPECIALISED void update_all(enum nvs_rule rule, const struct scalars *scalars, float *master,
+			    float *first, float *second, const void *gradients,
+			    enum nvs_dtype gradients_dtype, void *weights,
+			    enum nvs_dtype weights_dtype, size_t n)
 {
 	assert(known(gradients_dtype) && (!weights || known(weights_dtype)));
-	assert(is_aligned(master, NVS_F32) && is_aligned(exp_avg, NVS_F32));
-	assert(is_aligned(exp_avg_sq, NVS_F32) && is_aligned(gradients, gradients_dtype));
+	assert(is_aligned(master, NVS_F32) && is_aligned(first, NVS_F32));
+	assert(is_aligned(second, NVS_F32) && is_aligned(gradients, gradients_dtype));
 	assert(!weights || is_aligned(weights, weights_dtype));
 	if (gradients_dtype == NVS_F32)
-		adam_from(adam, master, exp_avg, exp_avg_sq, gradients, NVS_F32, weights,
-			  weights_dtype, n);
+		update_from(rule, scalars, master, first, second, gradients, NVS_F32, weights,
+			    weights_dtype, n);
 	else if (gradients_dtype == NVS_BF16)
-		adam_from(adam, master, exp_avg, exp_avg_sq, gradients, NVS_BF16, weights,
-			  weights_dtype, n);
+		update_from(rule, scalars, master, first, second, gradients, NVS_BF16, weights,
+			    weights_dtype, n);
 	else
-		adam_from(adam, master, exp_avg, exp_avg_sq, gradients, NVS_F16, weights,
-			  weights_dtype, n);
+		update_from(rule, scalars, master, first, second, gradients, NVS_F16, weights,
+			    weights_dtype, n);
 }
+
+#define UPDATE(name, rule)                                                                         \
+	static void name(const struct scalars *scalars, float *master, float *first,               \
+			 float *second, const void *gradients, enum nvs_dtype gradients_dtype,     \
+			 void *weights, enum nvs_dtype weights_dtype, size_t n)                    \
+	{                                                                                          \
+		update_all(rule, scalars, master, first, second, gradients, gradients_dtype,       \
+			   weights, weights_dtype, n);                                             \
+	}
+
+UPDATE(adam_all, NVS_RULE_ADAM)
+UPDATE(sgd_all, NVS_RULE_SGD)
+UPDATE(adagrad_all, NVS_RULE_ADAGRAD)
+UPDATE(lion_all, NVS_RULE_LION)
+
+#define UPDATES                                                                                    \
+	{                                                                                          \
+		[NVS_RULE_ADAM] = adam_all, [NVS_RULE_SGD] = sgd_all,                              \
+		[NVS_RULE_ADAGRAD] = adagrad_all, [NVS_RULE_LION] = lion_all                       \
+	}
 
 /* ---- From array to array ---- */
 

@@ -1,47 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels that this processor supports, and the factors of an Adam step. Compiled for the
+ * The kernels that this processor supports. Compiled for the
  * baseline instruction set, since it runs before the check.
  */
 #include "optim/kernels/kernel.h"
 
-#include "config/config.h"
 #include "optim/kernels/sets.h"
 
 #include <assert.h>
-#include <math.h>
 
 #ifdef __x86_64__
 #include <cpuid.h>
 #endif
-
-struct adam adam_factors(const struct optimizer_config *config, double lr, uint64_t step,
-			 double grad_factor)
-{
-	struct adam adam = {
-		.beta1 = (float)config->beta1,
-		.beta2 = (float)config->beta2,
-		.one_minus_beta1 = (float)(1 - config->beta1),
-		.one_minus_beta2 = (float)(1 - config->beta2),
-		.eps = (float)config->eps,
-		.step_size = (float)lr,
-		.root_factor = 1,
-		.decay = (float)config->weight_decay,
-		.decoupled = config->adam_w_mode,
-		.grad_factor = (float)grad_factor,
-	};
-
-	/* The bias correction divides by 1 - beta^step. */
-	assert(step > 0 && config->beta1 < 1 && config->beta2 < 1);
-	if (config->bias_correction) {
-		adam.step_size = (float)(lr / (1 - pow(config->beta1, (double)step)));
-		adam.root_factor = (float)(1 / sqrt(1 - pow(config->beta2, (double)step)));
-	}
-	if (config->adam_w_mode)
-		adam.decay = (float)(lr * config->weight_decay);
-	assert(adam.root_factor > 0 && isfinite(adam.root_factor));
-	return adam;
-}
 
 struct noise noise_of(uint64_t seed, uint64_t group, uint64_t step, uint64_t first)
 {

@@ -12,8 +12,10 @@
 #include "nvswap.h"
 #include "optim/kernels/packed.h"
 
-/* The constants of an Adam update; the same for all elements of a step. */
-struct adam {
+#define RULES 4u /* enum nvs_rule */
+
+/* The constants of an update, the same for all elements of a step. A rule sets those that it has. */
+struct scalars {
 	float beta1, beta2;
 	float one_minus_beta1, one_minus_beta2; /* computed in double, then rounded */
 	float eps;
@@ -21,13 +23,10 @@ struct adam {
 	float root_factor; /* 1 / sqrt(1 - beta2^step), or 1 */
 	float decay;	   /* Adam: weight_decay; times the weight, added to the gradient.
 			      AdamW: lr * weight_decay; times the weight, subtracted. 0: none */
-	bool decoupled;	   /* AdamW */
+	bool decoupled;	   /* AdamW, Lion */
+	bool nesterov;	   /* SGD, whose momentum is beta1 */
 	float grad_factor; /* gradients are multiplied by it first: unscaling and clipping */
 };
-
-/* The factors of step `step` (from 1) with learning rate lr; computed in double. */
-struct adam adam_factors(const struct optimizer_config *config, double lr, uint64_t step,
-			 double grad_factor);
 
 #define SUM_BLOCK 1024u /* the largest n of sum_squares */
 
@@ -38,14 +37,25 @@ struct adam adam_factors(const struct optimizer_config *config, double lr, uint6
 struct kernel {
 	const char *name; /* "avx512", "avx2", "plain" */
 	/*
-	 * g = gradient * grad_factor; Adam: g += decay * w; m = m*beta1 + g*(1-beta1);
-	 * v = v*beta2 + g*g*(1-beta2); AdamW: w -= decay * w;
+	 * The updates, by rule, of n elements: the master weights w and the rule's states, in their
+	 * order; NULL for one that it does not have. g = gradient * grad_factor. `weights` receives
+	 * w in its type; it may be NULL.
+	 *
+	 * Adam, of m = exp_avg and v = exp_avg_sq: unless decoupled g += decay * w;
+	 * m = m*beta1 + g*(1-beta1); v = v*beta2 + g*g*(1-beta2); if decoupled w -= decay * w;
 	 * w -= step_size * (m / (sqrt(v) * root_factor + eps)).
-	 * `weights` receives w in its type; it may be NULL.
+	 *
+	 * SGD, of m = momentum_buffer: g += decay * w; with momentum m = m*beta1 +
+	 * g*one_minus_beta1, and then g = nesterov ? g + beta1*m : m; w -= step_size * g.
+	 *
+	 * Adagrad, of s = sum: g += decay * w; s += g*g; w -= step_size * g / (sqrt(s) + eps).
+	 *
+	 * Lion, of m = exp_avg: u = m*beta1 + g*one_minus_beta1; m = m*beta2 + g*one_minus_beta2;
+	 * w -= decay * w; w -= step_size * sign(u), where the sign of 0 and of NaN is 0.
 	 */
-	void (*adam)(const struct adam *adam, float *master, float *exp_avg, float *exp_avg_sq,
-		     const void *gradients, enum nvs_dtype gradients_dtype, void *weights,
-		     enum nvs_dtype weights_dtype, size_t n);
+	void (*update[RULES])(const struct scalars *scalars, float *master, float *first,
+			      float *second, const void *gradients, enum nvs_dtype gradients_dtype,
+			      void *weights, enum nvs_dtype weights_dtype, size_t n);
 	/* to[i] = from[i] * factor in fp32, rounded to the type of `to`. The arrays may be the same
 	 * if the types have the same size; otherwise they must not overlap. */
 	void (*convert)(void *to, enum nvs_dtype to_dtype, const void *from,
@@ -58,11 +68,11 @@ struct kernel {
 	 * element is. */
 	double (*sum_squares)(const void *from, enum nvs_dtype dtype, size_t n);
 	/*
-	 * The same update as `adam` of state kept as `state` says. With `split`, weights are bf16
+	 * Adam's update of state kept as `state` says. With `split`, weights are bf16
 	 * and not NULL, and read too. Moments of fewer bits than fp32 are rounded stochastically by
 	 * `noise`, which is NULL only if there are none.
 	 */
-	void (*adam_packed)(const struct adam *adam, const struct state_run *state,
+	void (*adam_packed)(const struct scalars *scalars, const struct state_run *state,
 			    const struct noise *noise, const void *gradients,
 			    enum nvs_dtype gradients_dtype, void *weights,
 			    enum nvs_dtype weights_dtype, size_t n);

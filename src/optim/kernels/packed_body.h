@@ -390,9 +390,10 @@ static void check_run(const struct state_run *run, const struct noise *noise, co
 }
 
 /* What is kept in fp32 is updated in place. */
-static void adam_chunk(const struct adam *adam, const struct state_run *run, const uint32_t *random,
-		       const void *gradients, enum nvs_dtype gradients_dtype, void *weights,
-		       enum nvs_dtype weights_dtype, uint16_t *upper, size_t n)
+static void adam_chunk(const struct scalars *scalars, const struct state_run *run,
+		       const uint32_t *random, const void *gradients,
+		       enum nvs_dtype gradients_dtype, void *weights, enum nvs_dtype weights_dtype,
+		       uint16_t *upper, size_t n)
 {
 	_Alignas(64) float masters[CHUNK], averages[CHUNK], squares[CHUNK];
 	const bool packs = run->moments != MOMENTS_FP32;
@@ -412,7 +413,7 @@ static void adam_chunk(const struct adam *adam, const struct state_run *run, con
 		memset(exp_avg + n, 0, (whole - n) * sizeof(float));
 		memset(exp_avg_sq + n, 0, (whole - n) * sizeof(float));
 	}
-	adam_all(adam, master, exp_avg, exp_avg_sq, gradients, gradients_dtype,
+	adam_all(scalars, master, exp_avg, exp_avg_sq, gradients, gradients_dtype,
 		 run->split ? NULL : weights, weights_dtype, n);
 	if (run->split)
 		pack_master(run, master, upper, exp_avg_sq, whole);
@@ -422,7 +423,7 @@ static void adam_chunk(const struct adam *adam, const struct state_run *run, con
 	}
 }
 
-static void adam_packed(const struct adam *adam, const struct state_run *state,
+static void adam_packed(const struct scalars *scalars, const struct state_run *state,
 			const struct noise *noise, const void *gradients,
 			enum nvs_dtype gradients_dtype, void *weights, enum nvs_dtype weights_dtype,
 			size_t n)
@@ -433,7 +434,7 @@ static void adam_packed(const struct adam *adam, const struct state_run *state,
 	assert(!state->split || weights);
 	assert(state->moments == MOMENTS_FP32 || noise);
 	if (state->moments == MOMENTS_FP32 && !state->split) {
-		adam_all(adam, state->master, state->exp_avg, state->exp_avg_sq, gradients,
+		adam_all(scalars, state->master, state->exp_avg, state->exp_avg_sq, gradients,
 			 gradients_dtype, weights, weights_dtype, n);
 		return;
 	}
@@ -448,12 +449,12 @@ static void adam_packed(const struct adam *adam, const struct state_run *state,
 		if (state->moments != MOMENTS_FP32)
 			make_noise(random, noise, done, to_vectors(part));
 		if (part % LANES == 0) {
-			adam_chunk(adam, &run, random, from, gradients_dtype, to, weights_dtype,
+			adam_chunk(scalars, &run, random, from, gradients_dtype, to, weights_dtype,
 				   upper, part);
 			continue;
 		}
 		stage(&staged, &run, upper, part);
-		adam_chunk(adam, &staged.run, random, from, gradients_dtype, to, weights_dtype,
+		adam_chunk(scalars, &staged.run, random, from, gradients_dtype, to, weights_dtype,
 			   staged.weights, part);
 		unstage(&run, upper, &staged, part);
 	}

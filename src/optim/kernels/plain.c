@@ -46,6 +46,11 @@ static inline vec root(vec x)
 	return sqrtf(x);
 }
 
+static inline vec sign(vec x)
+{
+	return (float)((x > 0) - (x < 0));
+}
+
 static inline vec load_f32(const void *from)
 {
 	float x;
@@ -214,7 +219,7 @@ static inline ints smaller(ints a, ints b)
 #include "optim/kernels/body.h"
 #include "optim/kernels/packed_body.h"
 
-static const struct kernel set = {"plain",     adam_all,    convert, add,
+static const struct kernel set = {"plain",     UPDATES,	    convert, add,
 				  sum_squares, adam_packed, unpack,  pack};
 
 const struct kernel *const kernel_plain = &set;

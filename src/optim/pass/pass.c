@@ -308,7 +308,7 @@ static int check_writes(const struct nvs_optimizer *optimizer, uint64_t failures
 int wait_landed(struct nvs_optimizer *optimizer, uint64_t failures, struct nvs_error *error)
 {
 	int rc = engine_wait_landed(optimizer->engine, optimizer->offloaded,
-				    PARTS * optimizer->noffloaded, error);
+				    optimizer->nparts * optimizer->noffloaded, error);
 
 	return rc ? rc : check_writes(optimizer, failures, error);
 }

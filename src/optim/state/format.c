@@ -9,6 +9,9 @@
  *	exp_avg	    T floats, or T bf16 elements, or T codes of 8 bits and T / 128 scales
  *	exp_avg_sq  the same
  *
+ * Only Adam's state has another format than T floats. Of other rules, exp_avg here and in struct
+ * state_run is their first state, and exp_avg_sq NULL.
+ *
  * A tile is split if the master of each of its elements is the caller's bf16 weight and a
  * remainder. The sign bits of a split tile's exp_avg_sq belong to its master, so the master alone
  * is never read or written. Codes of 8 bits have none, so a master that rounds from a tie is kept
@@ -82,7 +85,7 @@ static uint64_t moment_nbytes(const struct nvs_optimizer *optimizer, uint64_t nu
 
 uint64_t part_nbytes(const struct nvs_optimizer *optimizer, size_t tile, unsigned part)
 {
-	assert(optimizer->tile_numel && tile < optimizer->ntiles && part < PARTS);
+	assert(optimizer->tile_numel && tile < optimizer->ntiles && part < optimizer->nparts);
 	return part == NVS_MASTER
 		       ? optimizer->tile_numel * master_size(optimizer->tiles[tile].split)
 		       : moment_nbytes(optimizer, optimizer->tile_numel);
@@ -92,14 +95,14 @@ uint64_t tile_nbytes(const struct nvs_optimizer *optimizer, size_t tile)
 {
 	uint64_t nbytes = 0;
 
-	for (unsigned part = 0; part < PARTS; part++)
+	for (unsigned part = 0; part < optimizer->nparts; part++)
 		nbytes += part_nbytes(optimizer, tile, part);
 	return nbytes;
 }
 
 enum nvs_dtype part_dtype(const struct nvs_optimizer *optimizer, size_t tile, unsigned part)
 {
-	assert(tile < optimizer->ntiles && part < PARTS);
+	assert(tile < optimizer->ntiles && part < optimizer->nparts);
 	if (part == NVS_MASTER)
 		return optimizer->tiles[tile].split ? NVS_U16 : NVS_F32;
 	return optimizer->moments == MOMENTS_FP32   ? NVS_F32
@@ -110,14 +113,15 @@ enum nvs_dtype part_dtype(const struct nvs_optimizer *optimizer, size_t tile, un
 uint64_t state_nbytes(const struct nvs_optimizer *optimizer, uint64_t numel)
 {
 	assert(numel % TILE_UNIT == 0);
-	return numel * master_size(splits_all(optimizer)) + 2 * moment_nbytes(optimizer, numel);
+	return numel * master_size(splits_all(optimizer)) +
+	       (optimizer->nparts - 1) * moment_nbytes(optimizer, numel);
 }
 
 void *tile_part(const struct nvs_optimizer *optimizer, size_t tile, unsigned part)
 {
 	char *state;
 
-	assert(tile < optimizer->ntiles && part < PARTS);
+	assert(tile < optimizer->ntiles && part < optimizer->nparts);
 	if (tile < optimizer->noffloaded) {
 		state = nvs_tensor_data(optimizer->tiles[tile].parts[part]);
 	} else {
@@ -160,10 +164,10 @@ static struct state_run packed_in(const struct nvs_optimizer *optimizer, size_t 
 struct state_run state_packed(const struct nvs_optimizer *optimizer, size_t tile,
 			      const struct segment *segment)
 {
-	void *const parts[PARTS] = {tile_part(optimizer, tile, NVS_MASTER),
-				    tile_part(optimizer, tile, NVS_EXP_AVG),
-				    tile_part(optimizer, tile, NVS_EXP_AVG_SQ)};
+	void *parts[PARTS] = {NULL};
 
+	for (unsigned part = 0; part < optimizer->nparts; part++)
+		parts[part] = tile_part(optimizer, tile, part);
 	assert(segment->at >= tile * optimizer->tile_numel && segment->numel);
 	return packed_in(optimizer, tile, parts, segment->at - tile * optimizer->tile_numel);
 }
@@ -184,19 +188,24 @@ struct nvs_state_run state_open(const struct nvs_optimizer *optimizer,
 				unsigned thread, bool read)
 {
 	float *floats;
+	enum nvs_optimizer_part first = optimizer->rule->parts[1];
 	struct nvs_state_run run = {
 		.size = sizeof(run),
 		.group = segment->group,
 		.offset = segment->offset,
 		.numel = segment->numel,
 		.master = packed->master,
-		.exp_avg = packed->exp_avg,
+		.exp_avg = first == NVS_EXP_AVG ? packed->exp_avg : NULL,
 		.exp_avg_sq = packed->exp_avg_sq,
+		.momentum_buffer = first == NVS_MOMENTUM_BUFFER ? packed->exp_avg : NULL,
+		.sum = first == NVS_SUM ? packed->exp_avg : NULL,
 	};
 
 	assert(segment->group < optimizer->ngroups);
 	if (!is_packed(packed))
 		return run;
+	/* Of Adam alone. */
+	assert(optimizer->rule->packs);
 	floats = optimizer->floats[thread];
 	assert(segment->numel <= SLICE);
 	if (!is_float(packed, NVS_MASTER))
@@ -250,14 +259,19 @@ void state_clear(const struct nvs_optimizer *optimizer, size_t tile, uint64_t fr
 {
 	const struct segment segment = {.at = tile * optimizer->tile_numel + from, .numel = n};
 	const struct state_run run = state_packed(optimizer, tile, &segment);
+	float initial = rule_initial(optimizer->rule, &optimizer->config.adam, 1);
 	size_t moment = n * moment_size(run.moments);
 	size_t scales = scales_count(run.moments, n) * sizeof(float);
 
 	assert(n && from + n <= optimizer->tile_numel);
-	assert(run.master && run.exp_avg && run.exp_avg_sq);
+	assert(run.master && run.exp_avg);
 	memset(run.master, 0, n * master_size(run.split));
 	memset(run.exp_avg, 0, moment);
-	memset(run.exp_avg_sq, 0, moment);
+	if (initial != 0)
+		for (uint64_t i = 0; i < n; i++)
+			((float *)run.exp_avg)[i] = initial;
+	if (run.exp_avg_sq)
+		memset(run.exp_avg_sq, 0, moment);
 	if (scales) {
 		memset(run.exp_avg_scales, 0, scales);
 		memset(run.exp_avg_sq_scales, 0, scales);
@@ -292,7 +306,7 @@ static void take_piece(const struct nvs_optimizer *optimizer, size_t tile, unsig
 	const struct group *group = &optimizer->groups[segment->group];
 	struct segment whole = *segment;
 	uint64_t within = segment->at + done - tile * optimizer->tile_numel;
-	void *parts[PARTS];
+	void *parts[PARTS] = {NULL};
 
 	piece->skip = offset % unit;
 	if (piece->skip || left < unit) {
@@ -302,7 +316,7 @@ static void take_piece(const struct nvs_optimizer *optimizer, size_t tile, unsig
 		piece->n = piece->take = min_u64(left / unit * unit, PIECE);
 	}
 	assert(piece->take && piece->skip + piece->take <= piece->n);
-	for (unsigned i = 0; i < PARTS; i++)
+	for (unsigned i = 0; i < optimizer->nparts; i++)
 		parts[i] = part_needs(optimizer, tile, part, i) ? tile_part(optimizer, tile, i)
 								: NULL;
 	piece->packed = packed_in(optimizer, tile, parts, within - piece->skip);

@@ -21,6 +21,7 @@ static const uint8_t magic[8] = {'n', 'v', 's', 'o', 'p', 't', 'i', 'm'};
 enum {
 	VERSION = 4,	    /* state in fp32, the only format of earlier versions */
 	VERSION_STATES = 5, /* another format */
+	VERSION_RULES = 6,  /* another rule than Adam */
 	AT_VERSION = 8,
 	AT_UNFINISHED = 12,
 	AT_LAYOUT = 16,
@@ -42,6 +43,7 @@ enum {
 	AT_CLIP = 136,
 	/* In the number at AT_DYNAMIC, above the flag: */
 	STATE_SHIFT = 8,
+	RULE_SHIFT = 16,
 };
 
 _Static_assert(AT_CLIP + sizeof(uint64_t) == HEADER_BYTES, "the marks follow the last number");
@@ -51,7 +53,9 @@ void header_encode(const struct header *header, uint8_t *bytes)
 	assert(header->tile_numel % HEADER_UNIT == 0 && header->noffloaded <= header->ntiles);
 	memcpy(bytes, magic, sizeof(magic));
 	assert(header->state != NVS_STATE_SPLIT && header->state <= NVS_STATE_8BIT);
-	put_u32(bytes + AT_VERSION, header->state == NVS_STATE_FP32 ? VERSION : VERSION_STATES);
+	put_u32(bytes + AT_VERSION, header->rule != NVS_RULE_ADAM     ? VERSION_RULES
+				    : header->state != NVS_STATE_FP32 ? VERSION_STATES
+								      : VERSION);
 	put_u32(bytes + AT_UNFINISHED, header->unfinished);
 	put_u64(bytes + AT_LAYOUT, header->layout);
 	put_u64(bytes + AT_TILE_NUMEL, header->tile_numel);
@@ -60,7 +64,8 @@ void header_encode(const struct header *header, uint8_t *bytes)
 	put_u64(bytes + AT_NGRADIENTS, header->ngradients);
 	put_u64(bytes + AT_NGROUPS, header->ngroups);
 	put_u32(bytes + AT_GRADIENT_DTYPE, (uint32_t)header->gradient_dtype);
-	put_u32(bytes + AT_DYNAMIC, header->dynamic | (uint32_t)header->state << STATE_SHIFT);
+	put_u32(bytes + AT_DYNAMIC, header->dynamic | (uint32_t)header->state << STATE_SHIFT |
+					    (uint32_t)header->rule << RULE_SHIFT);
 	put_u64(bytes + AT_STEP, header->step);
 	put_f64(bytes + AT_SCALE, header->scaler.scale);
 	put_u64(bytes + AT_ITERATION, (uint64_t)header->scaler.iteration);
@@ -90,7 +95,7 @@ static int check_whole(const uint8_t *bytes, struct nvs_error *error)
 		unsigned at, nbytes;
 		uint64_t least, most;
 	} numbers[] = {
-		{"its version", AT_VERSION, 4, VERSION, VERSION_STATES},
+		{"its version", AT_VERSION, 4, VERSION, VERSION_RULES},
 		{"the flag of an unfinished step", AT_UNFINISHED, 4, 0, 1},
 		{"the length of a tile", AT_TILE_NUMEL, 8, HEADER_UNIT, HEADER_NUMEL_MAX},
 		{"the number of tiles", AT_NTILES, 8, 1, HEADER_COUNTS_MAX},
@@ -113,19 +118,28 @@ static int check_whole(const uint8_t *bytes, struct nvs_error *error)
 	return 0;
 }
 
-/* The flag of a dynamic loss scale, and the format of the state. */
+/* The flag of a dynamic loss scale, the format of the state, and the rule. */
 static int check_flags(const uint8_t *bytes, struct nvs_error *error)
 {
 	uint32_t version = get_u32(bytes + AT_VERSION), flags = get_u32(bytes + AT_DYNAMIC);
-	uint32_t state = flags >> STATE_SHIFT, dynamic = flags & ((1u << STATE_SHIFT) - 1);
+	uint32_t rule = version == VERSION_RULES ? flags >> RULE_SHIFT : 0;
+	uint32_t state = (flags ^ rule << RULE_SHIFT) >> STATE_SHIFT;
+	uint32_t dynamic = flags & ((1u << STATE_SHIFT) - 1);
 
-	assert(version == VERSION || version == VERSION_STATES);
+	assert(version >= VERSION && version <= VERSION_RULES);
 	if (dynamic > 1 || (version == VERSION && flags > 1))
 		return out_of_bounds("the flag of a dynamic loss scale",
 				     version == VERSION ? flags : dynamic, 0, 1, error);
 	if (version == VERSION_STATES && state != NVS_STATE_BF16 && state != NVS_STATE_8BIT)
 		return out_of_bounds("the format of the state", state, NVS_STATE_BF16,
 				     NVS_STATE_8BIT, error);
+	if (version != VERSION_RULES)
+		return 0;
+	if (rule < NVS_RULE_SGD || rule > NVS_RULE_LION)
+		return out_of_bounds("the rule", rule, NVS_RULE_SGD, NVS_RULE_LION, error);
+	if (state != NVS_STATE_FP32)
+		return out_of_bounds("the format of the state", state, NVS_STATE_FP32,
+				     NVS_STATE_FP32, error);
 	return 0;
 }
 
@@ -218,7 +232,9 @@ int header_decode(const uint8_t *bytes, uint64_t nbytes, struct header *header,
 		.ngroups = get_u64(bytes + AT_NGROUPS),
 		.gradient_dtype = (enum nvs_dtype)get_u32(bytes + AT_GRADIENT_DTYPE),
 		.dynamic = get_u32(bytes + AT_DYNAMIC) & 1,
-		.state = (enum nvs_optimizer_state)(get_u32(bytes + AT_DYNAMIC) >> STATE_SHIFT),
+		.state = (enum nvs_optimizer_state)(get_u32(bytes + AT_DYNAMIC) >> STATE_SHIFT &
+						    255),
+		.rule = (enum nvs_rule)(get_u32(bytes + AT_DYNAMIC) >> RULE_SHIFT),
 		.step = get_u64(bytes + AT_STEP),
 		.scaler = {.scale = get_f64(bytes + AT_SCALE),
 			   .iteration = (int64_t)get_u64(bytes + AT_ITERATION),

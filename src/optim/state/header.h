@@ -23,6 +23,7 @@ struct header {
 	/* of the moments: NVS_STATE_FP32, NVS_STATE_BF16 or NVS_STATE_8BIT; the master weights are
 	 * whole */
 	enum nvs_optimizer_state state;
+	enum nvs_rule rule; /* whose states there are */
 	uint64_t step;
 	struct scaler scaler;
 	/* of an unfinished step: */

@@ -42,6 +42,7 @@ static struct header header_of(const struct nvs_optimizer *optimizer)
 		.ngroups = optimizer->ngroups,
 		.gradient_dtype = optimizer->gradient_dtype,
 		.state = stored_state(optimizer),
+		.rule = optimizer->rule->id,
 		.dynamic = has_dynamic_scale(optimizer),
 		.step = optimizer->step,
 		.scaler = optimizer->scaler,
@@ -113,6 +114,21 @@ static int read_header(struct nvs_optimizer *optimizer, struct nvs_error *error)
 			   why.text);
 }
 
+static int adopt_rule(struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	const struct rule *stored = rule_at(optimizer->stored.rule);
+
+	if (optimizer->takes_rule)
+		rule_choose(optimizer, stored);
+	if (optimizer->rule == stored)
+		return 0;
+	return error_about(error, -ESTALE, "optimizer.type", 0, 0,
+			   "the kept store holds the state of %s, and this optimizer is %s: set "
+			   "optimizer.type to \"%s\"; or use another rank or nvme_path, or remove "
+			   "the store, to begin with new state",
+			   stored->name, optimizer->rule->name, stored->name);
+}
+
 /* A store's format stays: a run with another one would convert it unasked. */
 static int adopt_format(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
@@ -154,6 +170,8 @@ int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nv
 	if (!optimizer->header)
 		return error_set(error, -ENOMEM, "out of memory for the optimizer's header");
 	rc = read_header(optimizer, error);
+	if (!rc)
+		rc = adopt_rule(optimizer, error);
 	if (!rc)
 		rc = adopt_format(optimizer, error);
 	if (!rc) {
@@ -210,7 +228,8 @@ static uint64_t sum_of(const void *data, uint64_t nbytes)
 static uint64_t *host_sum(const struct nvs_optimizer *optimizer, size_t tile, unsigned part)
 {
 	assert(tile >= optimizer->noffloaded && tile < optimizer->ntiles);
-	return &optimizer->stored_sums[1 + (tile - optimizer->noffloaded) * PARTS + part];
+	return &optimizer->stored_sums[1 + (tile - optimizer->noffloaded) * optimizer->nparts +
+				       part];
 }
 
 /* Reads the state of tiles that are not offloaded into host memory. */
@@ -222,12 +241,12 @@ static int load_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
 		struct nvs_tensor *const *parts = optimizer->tiles[i].parts;
 		void *state[PARTS];
 
-		for (unsigned part = 0; part < PARTS; part++)
+		for (unsigned part = 0; part < optimizer->nparts; part++)
 			state[part] = tile_part(optimizer, i, part);
-		rc = batch_swap_in_to(optimizer->engine, parts, state, PARTS, error);
+		rc = batch_swap_in_to(optimizer->engine, parts, state, optimizer->nparts, error);
 		if (!rc)
-			rc = batch_wait(optimizer->engine, parts, PARTS, 0, -1, error);
-		for (unsigned part = 0; part < PARTS && !rc; part++)
+			rc = batch_wait(optimizer->engine, parts, optimizer->nparts, 0, -1, error);
+		for (unsigned part = 0; part < optimizer->nparts && !rc; part++)
 			*host_sum(optimizer, i, part) = sum_of(state[part],
 							       part_nbytes(optimizer, i, part));
 	}
@@ -245,7 +264,8 @@ int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 	size_t nhost = optimizer->ntiles - optimizer->noffloaded;
 
-	optimizer->stored_sums = calloc(1 + PARTS * nhost, sizeof(*optimizer->stored_sums));
+	optimizer->stored_sums = calloc(1 + optimizer->nparts * nhost,
+					sizeof(*optimizer->stored_sums));
 	rc = optimizer->stored_sums
 		     ? 0
 		     : error_set(error, -ENOMEM, "out of memory for the state's checksums");
@@ -332,7 +352,7 @@ static int write_outside(struct nvs_optimizer *optimizer, struct nvs_error *erro
 		if (!is_fresh(&optimizer->tiles[i])) {
 			/* Writes a tile that is in host memory. */
 
-			for (unsigned part = 0; part < PARTS && !rc; part++)
+			for (unsigned part = 0; part < optimizer->nparts && !rc; part++)
 				rc = write_from(optimizer, optimizer->tiles[i].parts[part],
 						tile_part(optimizer, i, part),
 						part_nbytes(optimizer, i, part),
@@ -391,7 +411,8 @@ int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	/* Waits for writes from host memory that an earlier commit started before the drive
 	 * hung. */
 	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc; i++)
-		rc = engine_wait_landed(optimizer->engine, optimizer->tiles[i].parts, PARTS, error);
+		rc = engine_wait_landed(optimizer->engine, optimizer->tiles[i].parts,
+					optimizer->nparts, error);
 	if (!rc && optimizer->table)
 		rc = engine_wait_landed(optimizer->engine, &optimizer->table_tensor, 1, error);
 	rc = rc ? rc : engine_wait_landed(optimizer->engine, &optimizer->header_tensor, 1, error);

@@ -3,8 +3,8 @@
  * The layout: groups in the flat space, tiles over it, and which tiles are offloaded. Fixed when
  * the optimizer is opened.
  *
- * Groups lie in one flat space of elements, each from a multiple of 1024 on. A tile is three
- * tensors, side by side in the store: one transfer each way. Its length is
+ * Groups lie in one flat space of elements, each from a multiple of 1024 on. A tile is a
+ * tensor for each part, side by side in the store: one transfer each way. Its length is
  * the smaller of a twelfth of the pool without the cache and 1/256 of all elements (256 Ki if that
  * is more), down to a multiple of 1024, so the pool holds twelve and does not fragment. A tile at
  * the end of a group has the beginning of the next; a step with gradients of one leaves the
@@ -317,7 +317,7 @@ int layout_tiles(struct nvs_optimizer *optimizer, uint64_t tile_numel, struct nv
 		optimizer->ncached = optimizer->noffloaded;
 	optimizer->tiles = calloc(optimizer->ntiles, sizeof(*optimizer->tiles));
 	optimizer->queue = calloc(optimizer->ntiles, sizeof(*optimizer->queue));
-	optimizer->offloaded = calloc(PARTS * optimizer->noffloaded + 1,
+	optimizer->offloaded = calloc(optimizer->nparts * optimizer->noffloaded + 1,
 				      sizeof(struct nvs_tensor *));
 	optimizer->gradients = calloc(optimizer->ngradients, sizeof(*optimizer->gradients));
 	if (!optimizer->tiles || !optimizer->queue || !optimizer->offloaded ||

@@ -21,16 +21,16 @@ struct pinned {
 };
 
 /* Pins a part of a tile's state; creates all of a fresh tile's. */
-static int pin_part(struct nvs_optimizer *optimizer, size_t i, enum nvs_optimizer_part part,
-		    struct pinned *pinned, struct nvs_error *error)
+static int pin_part(struct nvs_optimizer *optimizer, size_t i, unsigned part, struct pinned *pinned,
+		    struct nvs_error *error)
 {
 	struct tile *tile = &optimizer->tiles[i];
 	int rc = 0;
 
 	assert(i < optimizer->ntiles && tile->task == TASK_NONE);
 	*pinned = (struct pinned){0};
-	for (unsigned other = 0; other < PARTS && i < optimizer->noffloaded && !is_held(tile);
-	     other++)
+	for (unsigned other = 0;
+	     other < optimizer->nparts && i < optimizer->noffloaded && !is_held(tile); other++)
 		if (is_fresh(tile) || part_needs(optimizer, i, part, other))
 			pinned->tensors[pinned->n++] = tile->parts[other];
 	if (pinned->n && !is_fresh(tile))
@@ -46,8 +46,8 @@ static int pin_part(struct nvs_optimizer *optimizer, size_t i, enum nvs_optimize
 /* Elements of one part of a group's state, to read (to) or to write (from). */
 struct part_range {
 	const struct group *group;
-	size_t index; /* of the group */
-	enum nvs_optimizer_part part;
+	size_t index;  /* of the group */
+	unsigned part; /* of the rule */
 	uint64_t offset, numel;
 	float *to;
 	const float *from;
@@ -67,14 +67,16 @@ static int copy_within_tile(struct nvs_optimizer *optimizer, const struct part_r
 	assert(!range->to != !range->from && i < optimizer->ntiles);
 	assert(n && at % optimizer->tile_numel + n <= optimizer->tile_numel);
 	if (range->to && is_fresh(&optimizer->tiles[i])) {
+		float initial = rule_initial(optimizer->rule, &optimizer->config.adam, range->part);
 		uint64_t offset = range->offset + done;
 		float *to = range->to + done;
 
 		/* Fills `to` with a part of a fresh tile's state, which needs no memory of the
 		 * pool. */
 		assert(offset + n <= range->group->numel);
-		if (range->part != NVS_MASTER || !range->group->weights)
-			memset(to, 0, n * sizeof(float));
+		if (range->part || !range->group->weights)
+			for (uint64_t k = 0; k < n; k++)
+				to[k] = initial;
 		else
 			optimizer->kernel->convert(
 				to, NVS_F32,
@@ -86,7 +88,7 @@ static int copy_within_tile(struct nvs_optimizer *optimizer, const struct part_r
 	rc = pin_part(optimizer, i, range->part, &pinned, error);
 	if (rc)
 		return rc;
-	for (unsigned part = 0; part < PARTS && i < optimizer->noffloaded; part++)
+	for (unsigned part = 0; part < optimizer->nparts && i < optimizer->noffloaded; part++)
 		if (part_needs(optimizer, i, range->part, part))
 			walks_visit(optimizer, part, i);
 	if (range->to)
@@ -107,8 +109,25 @@ static int copy_within_tile(struct nvs_optimizer *optimizer, const struct part_r
 
 /* ---- The calls ---- */
 
-static int move_range(struct nvs_optimizer *optimizer, size_t group, struct part_range *range,
-		      struct nvs_error *error)
+/* The number of the part among those of the optimizer's rule, or -EINVAL. */
+static int find_part(const struct nvs_optimizer *optimizer, enum nvs_optimizer_part part,
+		     struct nvs_error *error)
+{
+	const struct rule *rule = optimizer->rule;
+	int found = rule_part(rule, part);
+
+	if (found >= 0)
+		return found;
+	if ((unsigned)part > NVS_SUM)
+		return error_set(error, -EINVAL, "there is no part %d of the state", (int)part);
+	return error_set(error, -EINVAL, "%s has no %s: its state is %s%s%s", rule->name,
+			 part_name(part), part_name(rule->parts[1]),
+			 rule->nparts > 2 ? " and " : "",
+			 rule->nparts > 2 ? part_name(rule->parts[2]) : "");
+}
+
+static int move_range(struct nvs_optimizer *optimizer, size_t group, enum nvs_optimizer_part part,
+		      struct part_range *range, struct nvs_error *error)
 {
 	int rc = check_given(range->to ? range->to : range->from, "data", error);
 
@@ -117,11 +136,11 @@ static int move_range(struct nvs_optimizer *optimizer, size_t group, struct part
 				error);
 	if (rc)
 		return rc;
-	if ((unsigned)range->part >= PARTS)
-		rc = error_set(error, -EINVAL, "there is no part %d of the state",
-			       (int)range->part);
-	else
+	rc = find_part(optimizer, part, error);
+	if (rc >= 0) {
+		range->part = (unsigned)rc;
 		rc = check_range(optimizer, group, range->offset, range->numel, error);
+	}
 	if (!rc) {
 		range->group = &optimizer->groups[group];
 		range->index = group;
@@ -144,16 +163,16 @@ int nvs_optimizer_get(struct nvs_optimizer *optimizer, size_t group, enum nvs_op
 		      uint64_t offset, uint64_t numel, float *data, struct nvs_error *error)
 {
 	HOLD_CANCEL;
-	struct part_range range = {.part = part, .offset = offset, .numel = numel, .to = data};
+	struct part_range range = {.offset = offset, .numel = numel, .to = data};
 
-	return move_range(optimizer, group, &range, error);
+	return move_range(optimizer, group, part, &range, error);
 }
 
 int nvs_optimizer_set(struct nvs_optimizer *optimizer, size_t group, enum nvs_optimizer_part part,
 		      uint64_t offset, uint64_t numel, const float *data, struct nvs_error *error)
 {
 	HOLD_CANCEL;
-	struct part_range range = {.part = part, .offset = offset, .numel = numel, .from = data};
+	struct part_range range = {.offset = offset, .numel = numel, .from = data};
 
-	return move_range(optimizer, group, &range, error);
+	return move_range(optimizer, group, part, &range, error);
 }

@@ -23,9 +23,8 @@ void tile_check(const struct nvs_optimizer *optimizer, const struct tile *tile)
 	assert(tile->place <= TILE_SUSPENDED_CHANGED && tile->progress <= TILE_UPDATED);
 	if (tile->place > TILE_LOOSE)
 		assert(offloaded && tile->pin);
-	if (tile->place != TILE_FRESH && offloaded)
-		assert(tile->parts[NVS_MASTER] && tile->parts[NVS_EXP_AVG] &&
-		       tile->parts[NVS_EXP_AVG_SQ]);
+	for (unsigned part = 0; part < optimizer->nparts; part++)
+		assert(tile->place == TILE_FRESH || !offloaded || tile->parts[part]);
 	/* Only offloaded tiles that have state are read ahead. */
 	if (tile->progress == TILE_AHEAD)
 		assert(offloaded && tile->place != TILE_FRESH);

@@ -122,7 +122,7 @@ int tiles_suspend(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 		if (!is_held(tile))
 			continue;
-		rc = batch_release(optimizer->engine, tile->parts, PARTS, tile->pin,
+		rc = batch_release(optimizer->engine, tile->parts, optimizer->nparts, tile->pin,
 				   changed ? NVS_DIRTY : NVS_CLEAN, error);
 		if (!rc)
 			tile_set_place(optimizer, tile,
@@ -141,7 +141,7 @@ void tiles_resume(struct nvs_optimizer *optimizer, bool written)
 
 		if (tile->place != TILE_SUSPENDED && tile->place != TILE_SUSPENDED_CHANGED)
 			continue;
-		if (engine_pin(optimizer->engine, tile->parts, PARTS, &tile->pin, NULL))
+		if (engine_pin(optimizer->engine, tile->parts, optimizer->nparts, &tile->pin, NULL))
 			place = TILE_LOOSE;
 		tile_set_place(optimizer, tile, place);
 	}

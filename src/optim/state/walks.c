@@ -4,7 +4,7 @@
  * tile to the next. The tile that was visited last stays in the pool, unpinned, and those behind it
  * are read ahead, until the part's next call is elsewhere or a pass begins.
  *
- * Up to 16 tiles are read ahead, no more than a third of the pool, so walks through all three
+ * Up to 16 tiles are read ahead, no more than a third of the pool, so walks through all
  * parts do not evict what another has read.
  */
 #include <assert.h>
@@ -21,7 +21,7 @@ static void walk_check(const struct nvs_optimizer *optimizer, const struct walk 
 /* Gives up the pool memory of a part of the tiles [from, end). */
 static void leave(struct nvs_optimizer *optimizer, unsigned part, size_t from, size_t end)
 {
-	assert(part < PARTS && end <= optimizer->noffloaded);
+	assert(part < optimizer->nparts && end <= optimizer->noffloaded);
 	for (size_t i = from; i < end; i++) {
 		struct tile *tile = &optimizer->tiles[i];
 
@@ -33,7 +33,7 @@ static void leave(struct nvs_optimizer *optimizer, unsigned part, size_t from, s
 
 void walks_end(struct nvs_optimizer *optimizer)
 {
-	for (unsigned part = 0; part < PARTS; part++) {
+	for (unsigned part = 0; part < optimizer->nparts; part++) {
 		struct walk *walk = &optimizer->walks_of[part];
 
 		leave(optimizer, part, walk->from, walk->end);

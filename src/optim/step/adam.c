@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels' Adam on the caller's arrays. It keeps nothing, allocates nothing and needs no
+ * The kernels' updates of the caller's arrays. They keep nothing, allocate nothing and need no
  * optimizer.
  */
 #include <assert.h>
@@ -13,7 +13,7 @@
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"
 #include "config/config.h"
-#include "optim/kernels/kernel.h"
+#include "optim/rule.h"
 #include "optim/state/header.h"
 #include "optim/step/numbers.h"
 
@@ -29,8 +29,21 @@ static int check_array(const char *name, const void *array, size_t size, struct 
 	return 0;
 }
 
-static int check_update(const struct nvs_adam_update *update, struct nvs_error *error)
+/* The array of a part of the rule. */
+static float *array_of(const struct nvs_rule_update *update, enum nvs_optimizer_part part)
 {
+	float *const arrays[] = {[NVS_MASTER] = update->master,
+				 [NVS_EXP_AVG] = update->exp_avg,
+				 [NVS_EXP_AVG_SQ] = update->exp_avg_sq,
+				 [NVS_MOMENTUM_BUFFER] = update->momentum_buffer,
+				 [NVS_SUM] = update->sum};
+
+	return arrays[part];
+}
+
+static int check_update(const struct nvs_rule_update *update, struct nvs_error *error)
+{
+	const struct rule *rule = rule_at(update->rule);
 	int rc = check_number("grad_factor", fabs(update->grad_factor), FLT_MAX, error);
 
 	if (rc)
@@ -47,48 +60,93 @@ static int check_update(const struct nvs_adam_update *update, struct nvs_error *
 				   "numel is %" PRIu64 ": allowed are up to 2^56", update->numel);
 	if (!update->numel)
 		return 0;
-
-	size_t gradient = nvs_dtype_size(update->gradients_dtype);
-
-	rc = check_array("master", update->master, sizeof(float), error);
+	for (unsigned i = 0; i < rule->nparts && !rc; i++)
+		rc = check_array(part_name(rule->parts[i]), array_of(update, rule->parts[i]),
+				 sizeof(float), error);
 	if (!rc)
-		rc = check_array("exp_avg", update->exp_avg, sizeof(float), error);
-	if (!rc)
-		rc = check_array("exp_avg_sq", update->exp_avg_sq, sizeof(float), error);
-	if (!rc)
-		rc = check_array("gradients", update->gradients, gradient, error);
+		rc = check_array("gradients", update->gradients,
+				 nvs_dtype_size(update->gradients_dtype), error);
 	if (!rc && update->weights)
 		rc = check_array("weights", update->weights, nvs_dtype_size(update->weights_dtype),
 				 error);
 	return rc;
 }
 
+/* `update` is a copy of the caller's, in the library's size. */
+static int update_arrays(const struct nvs_rule_update *update, struct nvs_error *error)
+{
+	const struct optimizer_config config = {.lr = update->lr,
+						.beta1 = update->beta1,
+						.beta2 = update->beta2,
+						.eps = update->eps,
+						.weight_decay = update->weight_decay,
+						.momentum = update->momentum,
+						.dampening = update->dampening,
+						.lr_decay = update->lr_decay,
+						.adam_w_mode = update->adam_w_mode,
+						.bias_correction = update->bias_correction,
+						.nesterov = update->nesterov};
+	const struct rule *rule;
+	struct scalars scalars;
+	int rc;
+
+	if ((unsigned)update->rule >= RULES)
+		return error_about(error, -EINVAL, "rule", 0, 0, "there is no rule %d",
+				   (int)update->rule);
+	rc = check_numbers(&config, update->rule, NAMED_AS_FIELDS, error);
+	if (!rc)
+		rc = check_update(update, error);
+	if (rc || !update->numel)
+		return rc;
+	rule = rule_at(update->rule);
+	scalars = rule->scalars(&config, update->lr, update->step,
+				update->grad_factor != 0 ? update->grad_factor : 1);
+	kernel_best()->update[rule->id](&scalars, update->master, array_of(update, rule->parts[1]),
+					rule->nparts > 2 ? array_of(update, rule->parts[2]) : NULL,
+					update->gradients, update->gradients_dtype, update->weights,
+					update->weights ? update->weights_dtype : NVS_F32,
+					update->numel);
+	return 0;
+}
+
+int nvs_rule_update(const struct nvs_rule_update *given, struct nvs_error *error)
+{
+	HOLD_CANCEL;
+	struct nvs_rule_update update;
+	int rc = struct_in(&update, sizeof(update), given);
+
+	return rc ? struct_refused(error, rc, "nvs_rule_update", "the update")
+		  : update_arrays(&update, error);
+}
+
 int nvs_adam_update(const struct nvs_adam_update *given, struct nvs_error *error)
 {
 	HOLD_CANCEL;
-	struct nvs_adam_update update;
-	int rc = struct_in(&update, sizeof(update), given);
-	struct optimizer_config config;
-	struct adam adam;
+	struct nvs_adam_update adam;
+	int rc = struct_in(&adam, sizeof(adam), given);
 
 	if (rc)
 		return struct_refused(error, rc, "nvs_adam_update", "the update");
-	config = (struct optimizer_config){.lr = update.lr,
-					   .beta1 = update.beta1,
-					   .beta2 = update.beta2,
-					   .eps = update.eps,
-					   .weight_decay = update.weight_decay,
-					   .adam_w_mode = update.adam_w_mode,
-					   .bias_correction = update.bias_correction};
-	rc = check_adam(&config, NAMED_AS_FIELDS, error);
-	if (!rc)
-		rc = check_update(&update, error);
-	if (rc || !update.numel)
-		return rc;
-	adam = adam_factors(&config, update.lr, update.step,
-			    update.grad_factor != 0 ? update.grad_factor : 1);
-	kernel_best()->adam(&adam, update.master, update.exp_avg, update.exp_avg_sq,
-			    update.gradients, update.gradients_dtype, update.weights,
-			    update.weights ? update.weights_dtype : NVS_F32, update.numel);
-	return 0;
+
+	const struct nvs_rule_update update = {.size = sizeof(update),
+					       .rule = NVS_RULE_ADAM,
+					       .numel = adam.numel,
+					       .step = adam.step,
+					       .lr = adam.lr,
+					       .beta1 = adam.beta1,
+					       .beta2 = adam.beta2,
+					       .eps = adam.eps,
+					       .weight_decay = adam.weight_decay,
+					       .adam_w_mode = adam.adam_w_mode,
+					       .bias_correction = adam.bias_correction,
+					       .gradients = adam.gradients,
+					       .gradients_dtype = adam.gradients_dtype,
+					       .grad_factor = adam.grad_factor,
+					       .master = adam.master,
+					       .exp_avg = adam.exp_avg,
+					       .exp_avg_sq = adam.exp_avg_sq,
+					       .weights_dtype = adam.weights_dtype,
+					       .weights = adam.weights};
+
+	return update_arrays(&update, error);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bounds of Adam's numbers, which are the same in the configuration, in a call and in a kept
+ * The bounds of the rules' numbers, which are the same in the configuration, in a call and in a kept
  * store.
  */
 #ifndef OPTIM_NUMBERS_H
@@ -20,12 +20,12 @@ static inline bool is_element(enum nvs_dtype dtype)
 /* What an error calls a number. */
 enum number_names {
 	NAMED_AS_KEYS,	 /* by its key of the configuration */
-	NAMED_AS_FIELDS, /* by its field of struct nvs_adam_update */
+	NAMED_AS_FIELDS, /* by its field of struct nvs_rule_update */
 };
 
-/* -EINVAL unless lr, betas, eps and weight_decay are within their bounds. */
-int check_adam(const struct optimizer_config *adam, enum number_names names,
-	       struct nvs_error *error);
+/* -EINVAL unless the numbers are within their bounds, those that the rule does not have too. */
+int check_numbers(const struct optimizer_config *config, enum nvs_rule rule,
+		  enum number_names names, struct nvs_error *error);
 /* -EINVAL unless the value is 0 or above, and below the bound. */
 int check_number(const char *name, double value, double below, struct nvs_error *error);
 

@@ -79,7 +79,7 @@ static int skip_step(struct nvs_optimizer *optimizer, double sum, struct nvs_ste
 	return 0;
 }
 
-#define READ_AHEAD (PARTS * 32u)
+#define READ_AHEAD 96u
 
 /* Computes the norm and the factor for gradients. */
 static int begin_step(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
@@ -106,7 +106,8 @@ static int begin_step(struct nvs_optimizer *optimizer, const struct nvs_step_opt
 
 		/* The drive reads the step's first tiles while the gradients are summed. */
 		if (optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read) {
-			for (size_t i = 0; i < optimizer->noffloaded && n + PARTS <= READ_AHEAD;
+			for (size_t i = 0;
+			     i < optimizer->noffloaded && n + optimizer->nparts <= READ_AHEAD;
 			     i++) {
 				size_t at = optimizer->passes & 1 ? last - i : i;
 				struct tile *tile = &optimizer->tiles[at];
@@ -114,7 +115,7 @@ static int begin_step(struct nvs_optimizer *optimizer, const struct nvs_step_opt
 				if (tile->place != TILE_LOOSE || !wants_update(optimizer, at))
 					continue;
 				tile->progress = TILE_AHEAD;
-				for (unsigned part = 0; part < PARTS; part++)
+				for (unsigned part = 0; part < optimizer->nparts; part++)
 					tensors[n++] = tile->parts[part];
 			}
 			assert(n <= READ_AHEAD);
@@ -190,8 +191,11 @@ static int update_all(struct nvs_optimizer *optimizer, struct pass_figures *figu
 	static const struct pass_kind kind = {
 		.writes = true, .gradients = true, .wants = wants_update, .slice = update_slice};
 	struct update update = {.lr = optimizer->step_lr,
-				.adam = adam_factors(&optimizer->config.adam, optimizer->step_lr,
-						     optimizer->step + 1, optimizer->step_factor)};
+				.scalars = optimizer->rule->scalars(
+					&optimizer->config.adam, optimizer->step_lr,
+					optimizer->step + 1,
+					optimizer->config.adam.maximize ? -optimizer->step_factor
+									: optimizer->step_factor)};
 	struct nvs_error last = {.size = sizeof(last)};
 	uint64_t failures = engine_write_failures(optimizer->engine, &last);
 	int rc = check_owed(optimizer, error);
@@ -201,7 +205,7 @@ static int update_all(struct nvs_optimizer *optimizer, struct pass_figures *figu
 		bool dirty;
 
 		/* Writes updated tiles again whose write failed. */
-		for (size_t i = 0; i < PARTS * optimizer->noffloaded && !rc; i++)
+		for (size_t i = 0; i < optimizer->nparts * optimizer->noffloaded && !rc; i++)
 			if (is_idle(optimizer, optimizer->offloaded[i], &dirty) && dirty)
 				rc = batch_swap_out(optimizer->engine, &optimizer->offloaded[i], 1,
 						    error);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The update of a tile's elements by the configured Adam or the caller's function, and where the
+ * The update of a tile's elements by the configured rule or the caller's function, and where the
  * new weights go. Called by the compute threads of a pass.
  */
 #include <assert.h>
@@ -55,9 +55,11 @@ static void update_by_caller(struct nvs_optimizer *optimizer, const struct updat
 		.master = state.master,
 		.exp_avg = state.exp_avg,
 		.exp_avg_sq = state.exp_avg_sq,
+		.momentum_buffer = state.momentum_buffer,
+		.sum = state.sum,
 	};
 
-	optimizer->kernel->convert(scratch, NVS_F32, gradients, dtype, update->adam.grad_factor,
+	optimizer->kernel->convert(scratch, NVS_F32, gradients, dtype, update->scalars.grad_factor,
 				   segment->numel);
 	optimizer->update(optimizer->update_arg, &run);
 	state_close(optimizer, packed, segment, &state, step);
@@ -81,12 +83,12 @@ static void update_segment(struct nvs_optimizer *optimizer, const struct update 
 	} else if (is_packed(&packed)) {
 		const struct noise noise = noise_at(optimizer, segment, optimizer->step + 1);
 
-		optimizer->kernel->adam_packed(&update->adam, &packed, &noise, gradients, dtype,
+		optimizer->kernel->adam_packed(&update->scalars, &packed, &noise, gradients, dtype,
 					       weights, weights_dtype, segment->numel);
 	} else {
-		optimizer->kernel->adam(&update->adam, packed.master, packed.exp_avg,
-					packed.exp_avg_sq, gradients, dtype, weights, weights_dtype,
-					segment->numel);
+		optimizer->kernel->update[optimizer->rule->id](
+			&update->scalars, packed.master, packed.exp_avg, packed.exp_avg_sq,
+			gradients, dtype, weights, weights_dtype, segment->numel);
 	}
 	if (optimizer->weights_final)
 		optimizer->weights_final(optimizer->weights_final_arg, segment->group,

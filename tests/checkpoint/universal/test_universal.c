@@ -148,6 +148,36 @@ TEST(what_is_exported_is_imported)
 	}
 }
 
+TEST(a_universal_checkpoint_has_the_states_of_the_rule)
+{
+	const char *path = path_in(temp_directory(), "global_step4");
+
+	for (unsigned k = 0; k < 2; k++) {
+		struct optim *on = k ? &other : &optim;
+
+		optim_init(on, groups, COUNT(groups));
+		strcpy(on->config.adam.type, "Adagrad");
+		DONE(on, optim_open(on));
+		optim_run(on, 1, k ? 1 : 4);
+	}
+	DONE(&optim, export_to(&optim, path));
+	assert_int_equal(entries_of(path_in(path, "zero/embed.bias")), 2);
+	assert_int_equal(access(path_in(path, "zero/embed.bias/sum.pt"), R_OK), 0);
+	DONE(&other, import_from(&other, path));
+	assert_int_equal(steps_of(&other), 4);
+	for (unsigned k = 0; k < 2; k++) {
+		static float left[99900], right[99900];
+
+		DOES(&optim, get, 0, k ? NVS_SUM : NVS_MASTER, 0, 99900, left);
+		DOES(&other, get, 0, k ? NVS_SUM : NVS_MASTER, 0, 99900, right);
+		assert_memory_equal(left, right, sizeof(left));
+	}
+	optim_shut(&other);
+	strcpy(other.config.adam.type, "Adam");
+	DONE(&other, optim_open(&other));
+	REFUSED(&other, import_from(&other, path), -ENOENT, "exp_avg");
+}
+
 /* ---- Several ranks ---- */
 
 #define RANKS_MAX    4u

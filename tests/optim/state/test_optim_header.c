@@ -133,7 +133,8 @@ TEST(numbers_out_of_range_are_refused)
 {
 	const struct change changes[] = {
 		{0, 1, 'x', -EUCLEAN, "no header"},
-		{AT_VERSION, 4, 6, -EUCLEAN, "version is 6"},
+		{AT_VERSION, 4, 7, -EUCLEAN, "version is 7"},
+		{AT_VERSION, 4, 6, -EUCLEAN, "the rule is 0"},
 		{AT_VERSION, 4, 5, -EUCLEAN, "format of the state is 0"},
 		{AT_DYNAMIC, 4, 0x201, -EUCLEAN, "dynamic loss scale is 513"},
 		{AT_UNFINISHED, 4, 2, -EUCLEAN, "unfinished step is 2"},

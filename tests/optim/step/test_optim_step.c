@@ -555,7 +555,7 @@ TEST(the_callers_update_function_replaces_adam)
 
 	seen = (struct seen){.optim = o, .step = 1, .lr = 0.25};
 	optim_init(o, groups, 3);
-	snprintf(o->config.adam.type, sizeof(o->config.adam.type), "Lion");
+	snprintf(o->config.adam.type, sizeof(o->config.adam.type), "Muon");
 	o->config.adam.lr = 0.25;
 	o->config.gradient_clipping = 2;
 	o->config.fp16.enabled = true;
@@ -782,8 +782,8 @@ TEST(unusable_settings_are_refused)
 	static const struct group two[] = {{"first", 9000, NVS_BF16}, {"second", 5000, NVS_F32}};
 
 	optim_init(o, two, 2);
-	snprintf(o->config.adam.type, sizeof(o->config.adam.type), "Lion");
-	refused_at_open(-ENOTSUP, "Lion");
+	snprintf(o->config.adam.type, sizeof(o->config.adam.type), "Muon");
+	refused_at_open(-ENOTSUP, "Muon");
 	optim_init(o, two, 2);
 	o->config.sub_group_size = 8999;
 	refused_at_open(-E2BIG, "first");
