@@ -146,6 +146,9 @@ struct nvs_optimizer_options {
 	/* Share the workers and rings of this aio, which must outlive the optimizer, as
 	 * nvs_engine_open_on does. NULL: open others. */
 	struct nvs_aio *aio;
+	/* The format of the state, read while the optimizer is opened. NULL: that of
+	 * nvswap.optimizer_state. */
+	const enum nvs_optimizer_state *state;
 };
 
 /*
@@ -165,8 +168,8 @@ struct nvs_optimizer_options {
  * nvs_optimizer_close commits nothing. The groups, `ratio`, grad_accum_dtype and format must be
  * those of the store; optimizer.type may be any.
  *
- * With nvswap.optimizer_state other than fp32 the state takes fewer bytes, and is float32 in all
- * calls: see docs/state-formats.md. Unless the store is kept, the master weights of a bf16 group
+ * With another format than fp32, of options->state or nvswap.optimizer_state, the state takes fewer
+ * bytes, and is float32 in all calls: see docs/state-formats.md. Unless the store is kept, the master weights of a bf16 group
  * with `weights` are then these and a remainder of 16 bits: to change such weights between steps
  * changes the master weights as much, and to set these changes the weights.
  * Errors: those of nvs_engine_open and nvs_tensor_register, with options->aio those of
@@ -175,7 +178,7 @@ struct nvs_optimizer_options {
  * -EINVAL     a value of the configuration is out of range: a ratio, a loss scale, buffer_count 0,
  *             lr, betas, eps or weight_decay not finite or negative, betas of 1 or more; there are
  *             no groups, without them no kept store is configured, or they have more than 2^56
- *             elements; a group has no name, no elements, another dtype
+ *             elements; options->state is no format; a group has no name, no elements, another dtype
  *             or weights that are not aligned to an element or overlap those of another group; the
  *             pool (buffer_count x sub_group_size) does not hold two tiles
  * -EEXIST     two groups have the same name
