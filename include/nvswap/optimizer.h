@@ -180,6 +180,9 @@ struct nvs_optimizer_options {
 	struct nvs_aio *aio;
 	/* With `update`: whose states the optimizer has. Without, optimizer.type chooses. */
 	enum nvs_rule rule;
+	/* The format of the state, read while the optimizer is opened. NULL: that of
+	 * nvswap.optimizer_state. */
+	const enum nvs_optimizer_state *state;
 };
 
 /*
@@ -199,10 +202,11 @@ struct nvs_optimizer_options {
  * nvs_optimizer_close commits nothing. The groups, `ratio`, grad_accum_dtype and format must be
  * those of the store; optimizer.type may be any, and is the store's with `groups` NULL if it is "".
  *
- * With nvswap.optimizer_state other than fp32 the state takes fewer bytes, and is float32 in all
- * calls: see docs/state-formats.md. Unless the store is kept, the master weights of a bf16 group
- * with `weights` are then these and a remainder of 16 bits: to change such weights between steps
- * changes the master weights as much, and to set these changes the weights.
+ * With another format than fp32, of options->state or nvswap.optimizer_state, the state takes fewer
+ * bytes, and is float32 in all calls: see docs/state-formats.md. Unless the store is kept, the
+ * master weights of a bf16 group with `weights` are then these and a remainder of 16 bits: to change
+ * such weights between steps changes the master weights as much, and to set these changes the
+ * weights.
  * Errors: those of nvs_engine_open and nvs_tensor_register, with options->aio those of
  * nvs_engine_open_on, and
  * -E2BIG      a group has more than sub_group_size elements
@@ -210,7 +214,7 @@ struct nvs_optimizer_options {
  *             lr, betas, eps or weight_decay not finite or negative, betas of 1 or more; nesterov
  *             without momentum or with dampening; no such rule; there are
  *             no groups, without them no kept store is configured, or they have more than 2^56
- *             elements; a group has no name, no elements, another dtype
+ *             elements; options->state is no format; a group has no name, no elements, another dtype
  *             or weights that are not aligned to an element or overlap those of another group; the
  *             pool (buffer_count x sub_group_size) does not hold two tiles
  * -EEXIST     two groups have the same name

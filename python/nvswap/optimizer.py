@@ -27,6 +27,8 @@ from nvswap.strings import encoded
 
 _NULL = ffi.NULL
 _PARTS = {"master": lib.NVS_MASTER, "exp_avg": lib.NVS_EXP_AVG, "exp_avg_sq": lib.NVS_EXP_AVG_SQ}
+_STATES = {"fp32": lib.NVS_STATE_FP32, "split": lib.NVS_STATE_SPLIT,
+           "bf16": lib.NVS_STATE_BF16, "8bit": lib.NVS_STATE_8BIT}
 _GRADIENTS = {lib.NVS_GRADIENTS_NONE: "none", lib.NVS_GRADIENTS_LENT: "lent",
               lib.NVS_GRADIENTS_ADDED: "added", lib.NVS_GRADIENTS_OWED: "owed"}
 
@@ -255,6 +257,9 @@ class Optimizer(Handle):
         array is as those of :class:`Update`.
     aio : Aio, optional
         Whose workers to share.
+    state : str, optional
+        The format of the state, "fp32", "split", "bf16" or "8bit": see docs/state-formats.md. By
+        default that of the configuration, "nvswap.optimizer_state".
 
     Raises
     ------
@@ -274,7 +279,7 @@ class Optimizer(Handle):
     def __init__(self, config: Any, groups: Any = None, *,
                  update: Union[None, GroupAdam, Callable[[Update], None]] = None,
                  weights_final: Optional[Callable[[int, int, Any], None]] = None,
-                 aio: Optional[Aio] = None) -> None:
+                 aio: Optional[Aio] = None, state: Optional[str] = None) -> None:
         optimizer, error = ffi.new("struct nvs_optimizer **"), new_error()
         self._config = config_of(config)
         self._kept: Dict[int, None] = {}  # See _Memory.
@@ -296,6 +301,11 @@ class Optimizer(Handle):
         if isinstance(update, GroupAdam):
             options.update = ffi.addressof(lib, "nvswap_update_adam")
             options.update_arg = update._table
+        if state is not None:
+            if state not in _STATES:
+                raise invalid(f"state is one of {', '.join(_STATES)}, not {state!r}")
+            format_of_state = ffi.new("enum nvs_optimizer_state *", _STATES[state])
+            options.state = format_of_state
         # Gradients that are lent, by group: kept until a step or clear_gradients.
         self._lent: Dict[int, Any] = {}
         self._take_last: Optional[Callable[["Optimizer"], None]] = None
@@ -470,13 +480,13 @@ class Optimizer(Handle):
             return float(lib.nvs_optimizer_loss_scale(pointer))
 
     def info(self) -> Dict[str, Any]:
-        """The fields of struct nvs_optimizer_info: step, loss_scale, ngroups, kept, unfinished; and of
-        the state's format, split_numel and step_bytes."""
+        """The fields of struct nvs_optimizer_info: step, loss_scale, ngroups, kept, unfinished; the
+        format of the `state` by its name, and its split_numel and step_bytes."""
         info, error = ffi.new("struct nvs_optimizer_info *"), new_error()
         info.size = ffi.sizeof("struct nvs_optimizer_info")
         with self._open() as pointer:
             check(lib.nvs_optimizer_get_info(pointer, info, error), error)
-        return fields_of(info)
+        return dict(fields_of(info), state=list(_STATES)[info.state])
 
     def _stored_group(self, group: int) -> Group:
         info, error = ffi.new("struct nvs_group_info *"), new_error()

@@ -346,6 +346,7 @@ int optimizer_open_with(struct nvs_optimizer **out, const struct nvs_config *con
 			void *ops_arg, struct nvs_error *error)
 {
 	struct nvs_optimizer_options given;
+	struct nvs_config with_state;
 	int rc = check_given(out, "optimizer", error);
 
 	if (!rc) {
@@ -358,6 +359,16 @@ int optimizer_open_with(struct nvs_optimizer **out, const struct nvs_config *con
 			struct_refused(error, rc, "nvs_optimizer_options", "the options");
 		else if ((unsigned)given.rule >= RULES)
 			rc = error_set(error, -EINVAL, "there is no rule %d", (int)given.rule);
+	}
+	if (!rc && options && given.state) {
+		if ((unsigned)*given.state > NVS_STATE_8BIT)
+			rc = error_about(error, -EINVAL, "state", 0, 0,
+					 "the options' state is %d: allowed are the values of enum "
+					 "nvs_optimizer_state",
+					 (int)*given.state);
+		with_state = *config;
+		with_state.optimizer_state = *given.state;
+		config = &with_state;
 	}
 	if (rc)
 		return rc;

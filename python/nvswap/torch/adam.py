@@ -71,6 +71,9 @@ class AdamW(torch.optim.Optimizer):
     shard : bool or torch.distributed.ProcessGroup, optional
         Divides the state among the ranks of the default group, or of this one, which have the same
         parameters and gradients, as those of DistributedDataParallel do.
+    state : str, optional
+        The format in which the store has the state: "fp32", "split", "bf16" or "8bit". By default what
+        the configuration has as "nvswap.optimizer_state", or "fp32". docs/state-formats.md compares them.
 
     Attributes
     ----------
@@ -127,18 +130,21 @@ class AdamW(torch.optim.Optimizer):
                  weight_decay: float = 1e-2, amsgrad: bool = False, *, maximize: bool = False,
                  foreach: Optional[bool] = None, capturable: bool = False,
                  differentiable: bool = False, fused: Optional[bool] = None, config: Any = None,
-                 offloaded: Optional[Offloaded] = None, shard: Any = None) -> None:
+                 offloaded: Optional[Offloaded] = None, shard: Any = None,
+                 state: Optional[str] = None) -> None:
         self._ranks = Ranks(shard)
         self._made = False
         self._ranks.all("the constructor", lambda: self._make(params, dict(
             lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad,
             maximize=maximize, foreach=foreach, capturable=capturable,
             differentiable=differentiable, fused=fused,
-            decoupled_weight_decay=self._decoupled), config, offloaded))
+            decoupled_weight_decay=self._decoupled), config, offloaded, state))
 
     def _make(self, params: Any, defaults: Dict[str, Any], config: Any,
-              offloaded: Optional[Offloaded]) -> None:
+              offloaded: Optional[Offloaded], state: Optional[str]) -> None:
         self._config = settings_of(config)
+        if state is not None:
+            self._config["nvswap.optimizer_state"] = state
         self._offloaded = offloaded
         if offloaded is not None and self._ranks.sharded:
             raise invalid("shard= divides the state of parameters in memory, and not of an offloaded module: "

@@ -370,28 +370,4 @@ def parameters_of_another_module_than_the_offloaded_one_are_refused(directory):
     assert not torch.equal(weights[0], linear().weight)
 
 
-@promise
-def state_in_fewer_bytes_is_trained_with_and_split_computes_the_bits_of_fp32(directory):
-    def weights(state, dtype=torch.bfloat16):
-        module = linear(dtype)
-        optimizer = nvswap.torch.AdamW(module.parameters(),
-                                       config=small_groups(directory, optimizer_state=state))
-        trained(module, optimizer)
-        info = store_of(optimizer).info()
-        optimizer.close()
-        # Weights in memory are a part of their masters if they are bf16.
-        whole = state == "fp32" or dtype != torch.bfloat16
-        assert info["split_numel"] == (0 if whole else info["numel"]), (state, info)
-        return module.weight.detach().clone(), info["step_bytes"]
-
-    due, bytes_of_fp32 = weights("fp32")
-    assert bytes_of_fp32 == 24
-    assert torch.equal(weights("split")[0], due) and weights("split")[1] == 20
-    for state, nbytes in ("bf16", 12), ("8bit", 8.125):
-        found = weights(state)
-        assert found[1] == nbytes and torch.equal(found[0], weights(state)[0])
-        assert torch.allclose(found[0].float(), due.float(), atol=0.01)
-    assert weights("bf16", torch.float32)[1] == 16
-
-
 main()

@@ -138,14 +138,13 @@ static int adopt_format(struct nvs_optimizer *optimizer, struct nvs_error *error
 		format_choose(optimizer, stored);
 	if (stored_state(optimizer) == stored)
 		return 0;
-	return error_about(
-		error, -ESTALE, "nvswap.optimizer_state", 0, 0,
-		"the kept store holds optimizer state in %s, and "
-		"nvswap.optimizer_state is %s: set it to \"%s\"; or export the state with "
-		"nvswap store export, remove the store, make it anew with this setting, "
-		"and import the state",
-		optimizer_state_name(stored), optimizer_state_name(optimizer->state),
-		optimizer_state_name(stored));
+	return error_about(error, -ESTALE, "nvswap.optimizer_state", 0, 0,
+			   "the kept store holds optimizer state in %s, and %s is asked for: set "
+			   "nvswap.optimizer_state to \"%s\"; or export the state with "
+			   "nvswap store export, remove the store, make it anew with this setting, "
+			   "and import the state",
+			   optimizer_state_name(stored), optimizer_state_name(optimizer->state),
+			   optimizer_state_name(stored));
 }
 
 int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nvs_error *error)

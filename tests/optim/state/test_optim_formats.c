@@ -413,6 +413,25 @@ TEST(a_kept_split_store_is_one_of_fp32)
 	optim_close(&optim);
 }
 
+TEST(the_state_of_the_options_is_chosen_before_that_of_the_configuration)
+{
+	enum nvs_optimizer_state asked;
+
+	for (asked = NVS_STATE_FP32; asked <= NVS_STATE_8BIT; asked++) {
+		begin(&optim, halves, LENGTH(halves),
+		      (enum nvs_optimizer_state)(NVS_STATE_8BIT - asked), 0);
+		optim.options = (struct nvs_optimizer_options){.size = sizeof(optim.options),
+							       .state = &asked};
+		DONE(&optim, optim_open(&optim));
+		assert(optimizer_info(&optim).state == asked);
+		optim_close(&optim);
+	}
+	begin(&optim, halves, LENGTH(halves), NVS_STATE_FP32, 0);
+	optim.options = (struct nvs_optimizer_options){.size = sizeof(optim.options),
+						       .state = &asked};
+	REFUSED(&optim, optim_open(&optim), -EINVAL, "the options' state is 4");
+}
+
 TEST(a_kept_store_of_another_format_is_refused)
 {
 	static const char *const names[] = {"\"fp32\"", "", "\"bf16\"", "\"8bit\""};
