@@ -167,6 +167,34 @@ TEST(an_unreadable_sector_of_the_metadata_costs_nothing)
 	assert_state(3);
 }
 
+/* Nothing else has what a label has, so nothing can write it anew. */
+TEST(a_store_neither_label_of_which_can_be_read_is_refused_with_the_remedies_which_work)
+{
+	struct nvs_store_repairs repairs = {.size = sizeof(repairs)};
+	const char *path = root;
+	const struct nvs_store_place place = {.size = sizeof(place), .paths = &path, .npaths = 1};
+	struct stat st;
+
+	make_three_versions();
+	assert_int_equal(stat(places[0].path, &st), 0);
+	unreadable.ino = st.st_ino;
+	unreadable.from = 0;
+	unreadable.end = LABEL_DISTANCE + LABEL_BYTES;
+	must_not_open(kept, -EIO, "neither copy of the label");
+	assert_non_null(strstr(error.text, "nvswap/rank0/data at offset 0"));
+	assert_non_null(strstr(
+		error.text, "restore the store from a copy, or remove it (nvswap store remove)"));
+	/* Once the drive can be read again. */
+	unreadable.end = 0;
+	assert_state(3);
+	unreadable.end = LABEL_DISTANCE + LABEL_BYTES;
+	assert_int_equal(nvs_store_repair(&place, 0, &repairs, &error), -EUCLEAN);
+	assert_non_null(strstr(error.text, "remove it (nvswap store remove)"));
+	assert_int_equal(nvs_store_remove(&place, &error), 0);
+	unreadable.end = 0;
+	assert_int_equal(access(places[0].path, F_OK), -1);
+}
+
 /* The other copy is damaged next, so only the one that was written anew is left. */
 TEST(the_next_commit_writes_damaged_copies_anew)
 {

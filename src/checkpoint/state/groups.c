@@ -12,12 +12,14 @@
 
 #include "base/error.h"
 #include "base/little_endian.h"
+#include "base/text.h"
 #include "base/threads/cancel.h"
 #include "checkpoint/state/state_move.h"
 #include "checkpoint/torch/torch.h"
 
 #define STEP_NAME	"step"
-#define GROUP_PART_ROOM (NVS_NAME_MAX + 16) /* bytes of the name of a tensor */
+#define GROUP_ROOM	(4 * NVS_NAME_MAX + 1) /* bytes of the name of a group */
+#define GROUP_PART_ROOM (GROUP_ROOM + 16)      /* and of a tensor */
 
 /* The groups of an optimizer, each with its parts as tensors of a checkpoint. */
 struct groups {
@@ -76,16 +78,23 @@ static void groups_end(struct groups *groups)
 	free(groups->fragments);
 }
 
-/* The name of tensor i and its elements. */
+/* The name of tensor i and its elements. The store of an earlier version, open read-only, may have groups whose names
+ * are not UTF-8: a file gets those with \xHH. */
 static void groups_name(const struct groups *groups, size_t i, char name[GROUP_PART_ROOM],
 			uint64_t *numel)
 {
 	struct nvs_group_info info = {.size = sizeof(info)};
 	unsigned nparts = groups->rule->nparts;
 	int rc = nvs_optimizer_get_group_info(groups->optimizer, i / nparts, &info, NULL);
+	char visible[GROUP_ROOM];
+	const char *group;
 
 	assert(!rc && i < groups->n * nparts);
-	snprintf(name, GROUP_PART_ROOM, "%s.%s", info.name,
+	if (text_is_utf8(info.name))
+		group = info.name;
+	else
+		group = visible_text(info.name, strlen(info.name), visible, sizeof(visible));
+	snprintf(name, GROUP_PART_ROOM, "%s.%s", group,
 		 state_part_name(groups->rule, (unsigned)(i % nparts)));
 	*numel = info.numel;
 }

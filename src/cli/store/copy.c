@@ -93,9 +93,22 @@ static int opened(struct copy *copy, int rc)
 /* ---- Parameters ---- */
 
 /*
+ * The store of an earlier version may have names that are not UTF-8, which a checkpoint can't have: it gets
+ * those with \xHH. NULL: it can have this one. The caller frees it.
+ */
+static char *utf8_form(const char *name)
+{
+	size_t length = strlen(name), room = 4 * length + 1;
+	char *visible = text_is_utf8(name) ? NULL : malloc(room);
+
+	if (visible)
+		visible_text(name, length, visible, room);
+	return visible;
+}
+
+/*
  * Registers the n tensors of the checkpoint, or, without one, of the store, and names them as items
- * of the checkpoint, which the caller frees. The store of an earlier version may have names that are
- * not UTF-8, which a checkpoint can't have: it gets those with \xHH.
+ * of the checkpoint, which the caller frees.
  */
 static int take_tensors(struct copy *copy, struct nvs_engine *engine,
 			const struct nvs_checkpoint *checkpoint, size_t n,
@@ -130,16 +143,10 @@ static int take_tensors(struct copy *copy, struct nvs_engine *engine,
 	}
 	if (!rc && n)
 		rc = nvs_tensor_register(engine, specs, n, tensors, &copy->error);
-	for (size_t i = 0; i < n && !rc; i++) {
-		const char *name = specs[i].name;
-		size_t length = strlen(name), room = 4 * length + 1;
-		char *visible = text_is_utf8(name) ? NULL : malloc(room);
-
-		(*items)[i] = (struct nvs_checkpoint_item){
-			.size = sizeof(**items),
-			.tensor = tensors[i],
-			.name = visible ? visible_text(name, length, visible, room) : NULL};
-	}
+	for (size_t i = 0; i < n && !rc; i++)
+		(*items)[i] = (struct nvs_checkpoint_item){.size = sizeof(**items),
+							   .tensor = tensors[i],
+							   .name = utf8_form(specs[i].name)};
 	free(specs);
 	free(tensors);
 	return rc;
@@ -218,22 +225,26 @@ static int count_groups(struct copy *copy, struct nvs_optimizer *optimizer)
 static int move_universal(struct copy *copy, struct nvs_optimizer *optimizer)
 {
 	struct nvs_checkpoint_param *params = calloc(copy->n, sizeof(*params));
+	char **names = calloc(copy->n, sizeof(*names));
 	struct nvs_group_info group = {.size = sizeof(group)};
-	int rc;
+	int rc = params && names ? 0 : no_memory(copy);
 
-	if (!params)
-		return no_memory(copy);
-	for (size_t i = 0; i < copy->n; i++) {
+	for (size_t i = 0; i < copy->n && !rc; i++) {
 		nvs_optimizer_get_group_info(optimizer, i, &group, NULL);
+		names[i] = utf8_form(group.name);
 		params[i] = (struct nvs_checkpoint_param){.size = sizeof(*params),
-							  .name = group.name,
+							  .name = names[i] ? names[i] : group.name,
 							  .group = i,
 							  .numel = group.numel};
 	}
-	rc = copy->in ? nvs_checkpoint_import_universal(optimizer, params, copy->n, copy->job->from,
-							&copy->error)
-		      : nvs_checkpoint_export_universal(optimizer, params, copy->n, copy->job->to,
-							NULL, &copy->error);
+	if (!rc)
+		rc = copy->in ? nvs_checkpoint_import_universal(optimizer, params, copy->n,
+								copy->job->from, &copy->error)
+			      : nvs_checkpoint_export_universal(optimizer, params, copy->n,
+								copy->job->to, NULL, &copy->error);
+	for (size_t i = 0; i < copy->n && names; i++)
+		free(names[i]);
+	free(names);
 	free(params);
 	return rc;
 }

@@ -3,7 +3,11 @@
  * `nvswap store export` and `import` of an optimizer: its state leaves a store for a file or a
  * universal checkpoint and comes back, equal to the bit, and what is refused changes neither.
  */
+#include <xxhash.h>
+
+#include "base/little_endian.h"
 #include "cli/store/store_command_fixture.h"
+#include "optim/internal.h"
 #include "support/tests.h"
 
 #define GROUPS 2u
@@ -132,6 +136,56 @@ TEST(a_striped_store_is_exported_in_shards_and_filled)
 	assert_says(output, "\"groups\": 2");
 	assert_says(output, "\"step\": 3");
 	assert_says(output, "\"bytes\": 3600096");
+}
+
+/* A store with a group "h\xffad", as an earlier version took it: the name is in the table, and in the sum of the
+ * layout. */
+static void make_state_with_other_name(const char *path)
+{
+	struct nvs_optimizer *optimizer = open_state(&path, 1);
+	XXH3_state_t *sum = XXH3_createState();
+	char *name = memmem(optimizer->table, optimizer->table_bytes, "head", 4);
+
+	assert_non_null(name);
+	name[1] = '\xff';
+	memcpy(optimizer->groups[1].name, name, 4);
+	XXH3_64bits_reset(sum);
+	for (size_t i = 0; i < GROUPS; i++) {
+		const struct group *group = &optimizer->groups[i];
+		uint8_t numbers[16];
+
+		put_u64(numbers, group->numel);
+		put_u64(numbers + 8, group->at);
+		XXH3_64bits_update(sum, group->name, strlen(group->name) + 1);
+		XXH3_64bits_update(sum, numbers, sizeof(numbers));
+	}
+	optimizer->layout_sum = XXH3_64bits_digest(sum);
+	XXH3_freeState(sum);
+	SUCCEEDS(nvs_optimizer_commit(optimizer, &error), &error);
+	SUCCEEDS(nvs_optimizer_close(optimizer, &error), &error);
+}
+
+TEST(state_of_a_group_whose_name_is_not_utf8_leaves_the_store_in_a_form_that_is)
+{
+	static const char *const files[] = {"s.safetensors", "s.pt"};
+	const char *from = temp_directory();
+	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
+	struct stat status;
+
+	make_state_with_other_name(from);
+	for (size_t i = 0; i < sizeof(files) / sizeof(*files); i++) {
+		struct nvs_checkpoint *checkpoint;
+		unsigned found = 0;
+
+		SAYS(0, "2 groups", "export --to %s/%s %s", from, files[i], from);
+		SUCCEEDS(nvs_checkpoint_open(&checkpoint, path_in(from, files[i]), &error), &error);
+		for (size_t t = 0; !nvs_checkpoint_get(checkpoint, t, &tensor); t++)
+			found += strstr(tensor.name, "h\\xffad") != NULL;
+		assert_int_equal(found, 3);
+		nvs_checkpoint_close(checkpoint);
+	}
+	SAYS(0, "2 groups", "export --to %s/step3 %s", from, from);
+	assert_int_equal(stat(path_in(from, "step3/zero/h\\xffad/exp_avg.pt"), &status), 0);
 }
 
 /* As the library reads it, into an optimizer of its own. */
