@@ -100,6 +100,21 @@ def imported_numpy() -> Any:
     return numpy
 
 
+def torch_dtype(name: str) -> Any:
+    """
+    The type of torch.
+
+    Raises
+    ------
+    Error
+        EINVAL: this release has none.
+    """
+    dtype = getattr(loaded_torch(), _TORCH.get(name, ""), None)
+    if dtype is None:
+        raise invalid(f"torch has no element type {name}")
+    return dtype
+
+
 def is_tensor(value: Any) -> bool:
     torch = loaded_torch()
     return torch is not None and isinstance(value, torch.Tensor)
@@ -131,8 +146,7 @@ def empty_array(dtype: str, shape: Any, kind: str) -> Any:
     if dtype not in _NUMPY:
         dtype, shape = "U8", (nbytes_of(dtype, math.prod(shape)),)
     if kind == "torch":
-        torch = loaded_torch()
-        return torch.empty(shape, dtype=getattr(torch, _TORCH[dtype]), device="cpu")
+        return loaded_torch().empty(shape, dtype=torch_dtype(dtype), device="cpu")
     return imported_numpy().empty(shape, dtype=_NUMPY[dtype])
 
 
@@ -140,7 +154,7 @@ def _tensor_over(buffer: Any, dtype: str, shape: Any) -> Any:
     torch = loaded_torch()
     if torch is None:
         raise invalid("import torch before asking for tensors of it")
-    kind = getattr(torch, _TORCH[dtype])
+    kind = torch_dtype(dtype)
     if len(buffer) == 0:
         return torch.empty(shape, dtype=kind, device="cpu")
     flat = torch.frombuffer(buffer, dtype=kind)

@@ -18,7 +18,7 @@ from nvswap.aio import Aio
 from nvswap.config import Config
 from nvswap.dtypes import empty_array, itemsize
 from nvswap.engine import Engine, Names, Pinned, Tensor
-from nvswap.errors import Error, check, invalid
+from nvswap.errors import Error, check, invalid, new_error
 from nvswap.strings import Path, encoded, encoded_path
 
 Paths = Union[Path, Iterable[Path]]
@@ -108,6 +108,36 @@ class Weights(Engine):
     def get_slice(self, name: str) -> "TensorSlice":
         """``weights.get_slice("a")[10:20]`` reads these rows alone; see :class:`TensorSlice`."""
         return TensorSlice(self, self._one(name))
+
+    def register_rows(self, name: str, first: int, count: int = 1, new_name: Optional[str] = None) -> Tensor:
+        """
+        Makes a range along the first dimension, such as one expert of many, a tensor of its own, which is
+        pinned, read ahead, kept and planned by itself.
+
+        Parameters
+        ----------
+        name : str
+        first, count : int
+            The rows.
+        new_name : str, optional
+            "name[first:end]" by default.
+
+        Raises
+        ------
+        Error
+            EINVAL: no such rows, or those of a scalar; EEXIST: there is a tensor of that name; ENOENT.
+        """
+        tensor, rows = self._one(name), ffi.new("struct nvs_tensor_rows *")
+        own = new_name if new_name is not None else f"{name}[{first}:{first + count}]"
+        name_bytes, made, error = ffi.new("char[]", encoded(own)), ffi.new("struct nvs_tensor **"), new_error()
+        rows.size, rows.tensor, rows.name = ffi.sizeof("struct nvs_tensor_rows"), tensor._pointer, name_bytes
+        if first < 0 or count < 0:
+            raise invalid(f"rows are not negative: {first}, {count}", name)
+        rows.first, rows.count = first, count
+        with self._open() as pointer:
+            check(lib.nvs_tensor_register_rows(pointer, rows, 1, made, error), error)
+            self._tensors[own] = Tensor(self, made[0], own, tensor.dtype, (count, *tensor.shape[1:]))
+        return self._tensors[own]
 
     def _one(self, name: str) -> Tensor:
         (tensor,) = self._named(name)
@@ -235,10 +265,15 @@ def open_weights(paths: Paths, config: Any = None, *, framework: str = "pt",
         raise invalid(f'a framework is "pt" or "np", not {framework!r}')
     if framework == "pt":
         import torch  # noqa: F401 pylint: disable=import-outside-toplevel,unused-import
-    files = [paths] if isinstance(paths, (str, bytes, os.PathLike)) else list(paths)
+    files = files_list(paths)
     return Weights(files, pool_config(config, lambda: max(
         _SMALLEST_POOL, 2 * (largest_of(files) + 2 * _UNIT_BYTES))), aio=aio, arrays=_ARRAYS[framework],
                    checksums=checksums)
+
+
+def files_list(paths: Paths) -> List[Path]:
+    """One path or several, as a list."""
+    return [paths] if isinstance(paths, (str, bytes, os.PathLike)) else list(paths)
 
 
 def pool_config(config: Any, pool_bytes: Callable[[], int]) -> Config:

@@ -149,6 +149,10 @@ class AdamW(torch.optim.Optimizer):
         if offloaded is not None and self._ranks.sharded:
             raise invalid("shard= divides the state of parameters in memory, and not of an offloaded module: "
                           "leave it out, and each rank has all of the state")
+        if offloaded is not None and offloaded.of_files:
+            raise invalid("the parameters of `offloaded` are read of files, which are not written: train adapters "
+                          "over them, as those of peft (LoRA), and leave out offloaded=; or load the weights into a "
+                          "module, and offload() it without weights=")
         if offloaded is not None and offloaded.has_optimizer():
             raise Error(errno.EBUSY, "the offloaded module has an optimizer, which takes its gradients: "
                         "close() that one before making another")

@@ -92,7 +92,12 @@ class Offloaded:
         The AdamW that trains it, or None.
     written : set of torch.nn.Parameter
         Those that load_state_dict() has changed since the optimizer has seen them.
+    of_files : bool
+        Whether the parameters are read of files, and never written.
     """
+
+    of_files = False
+    _kind = torch.nn.Parameter
 
     def __init__(self, module: torch.nn.Module, engine: Engine, initialize: Optional[Initialize],
                  device: torch.device, device_memory: int, smallest: int) -> None:
@@ -159,11 +164,25 @@ class Offloaded:
             parameters[name] = parameter
         if not parameters:
             raise invalid(f"no parameter has {self._smallest} elements, which is smallest=")
-        self._check_room()
+        self._check_room(parameters)
         made = {parameter: self._in_memory(name, parameter) for name, parameter in staying.items()}
         buffers = [(module._buffers, key, self._in_memory(f"{prefix}.{key}" if prefix else key, buffer))
                    for prefix, module in self.module.named_modules()
                    for key, buffer in module._buffers.items() if buffer is not None]
+        self._store(parameters)
+        # Nothing can fail from here on: a failure leaves the module as it was.
+        for parameter, data in made.items():
+            self._replace(parameter, data)
+        for of_module, key, buffer in buffers:
+            of_module[key] = buffer
+        for name, parameter in parameters.items():
+            parameter = self._replace(
+                parameter, _placeholder(parameter.dtype, parameter.shape, self.device), self._kind)
+            setattr(parameter, _OFFLOADED, name)
+            self._names[parameter] = name
+
+    def _store(self, parameters: Dict[str, torch.nn.Parameter]) -> None:
+        """Puts the contents of parameters into the engine."""
         self.engine.register_all({name: (parameter.dtype, tuple(parameter.shape))
                                   for name, parameter in parameters.items()})
         engine, handled = self.idle_engine, sys.exc_info()[1]
@@ -180,16 +199,6 @@ class Offloaded:
                 with contextlib.suppress(Error):  # Its array was kept elsewhere.
                     engine.forget(name)
             raise
-        # Nothing can fail from here on: a failure leaves the module as it was.
-        for parameter, data in made.items():
-            self._replace(parameter, data)
-        for of_module, key, buffer in buffers:
-            of_module[key] = buffer
-        for name, parameter in parameters.items():
-            parameter = self._replace(
-                parameter, _placeholder(parameter.dtype, parameter.shape, self.device))
-            setattr(parameter, _OFFLOADED, True)
-            self._names[parameter] = name
 
     def _in_memory(self, name: str, parameter: torch.Tensor) -> torch.Tensor:
         """What a parameter or buffer that stays in memory has there."""
@@ -206,12 +215,17 @@ class Offloaded:
         with torch.no_grad():
             self._initialize(name, tensor)
 
-    def _check_room(self) -> None:
+    def _pool_bytes(self, name: str, parameter: torch.nn.Parameter) -> int:
+        """What a parameter takes of the pool."""
+        del name
+        return parameter.nbytes
+
+    def _check_room(self, parameters: Dict[str, torch.nn.Parameter]) -> None:
         """Refuses a module whose own parameters, which a forward pins together, exceed the pool."""
         _, room = self.engine.pool()
+        own = {parameter: self._pool_bytes(name, parameter) for name, parameter in parameters.items()}
         for name, module in self.module.named_modules():
-            sizes = [parameter.nbytes for parameter in module.parameters(recurse=False)
-                     if parameter.numel() >= self._smallest]
+            sizes = [own[parameter] for parameter in module.parameters(recurse=False) if parameter in own]
             # Those of a ParameterList are pinned one by one.
             has_forward = type(module).forward is not torch.nn.Module.forward
             nbytes = sum(sizes) if has_forward else max(sizes, default=0)
@@ -220,12 +234,13 @@ class Offloaded:
                             f"{nbytes} bytes, more than the whole pool of {room} bytes: raise "
                             "buffer_count or buffer_size of offload_param")
 
-    def _replace(self, parameter: torch.nn.Parameter, data: torch.Tensor) -> torch.nn.Parameter:
+    def _replace(self, parameter: torch.nn.Parameter, data: torch.Tensor,
+                 kind: Any = torch.nn.Parameter) -> torch.nn.Parameter:
         """Gives a parameter other memory; one on the meta device becomes another parameter."""
         if not parameter.is_meta:
             parameter.data = data
             return parameter
-        made = torch.nn.Parameter(data.detach(), parameter.requires_grad)
+        made: torch.nn.Parameter = kind(data.detach(), parameter.requires_grad)
         for each in self.module.modules():
             for key, value in list(each._parameters.items()):
                 if value is parameter:
@@ -281,17 +296,17 @@ class Offloaded:
                     self._saved.pinned[name] = parameter
                 forward[name] = parameter
 
-    def _refuse_to_wait_for_own(self, names: Iterable[str]) -> None:
+    def _refuse_to_wait_for_own(self, names: Dict[str, torch.nn.Parameter]) -> None:
         """Room that only forwards around this one could make would be awaited for ever."""
-        held = {name for forward in self.threads.forwards() for name in forward}
-        wanted = set(names) - held
+        held = {name: each for forward in self.threads.forwards() for name, each in forward.items()}
+        wanted = {name: each for name, each in names.items() if name not in held}
         if not held or not wanted:
             return
-        sizes = [self.engine[name].nbytes for name in wanted]
-        nbytes = sum(self.engine[name].nbytes for name in held | wanted)
+        sizes = [self._pool_bytes(name, each) for name, each in wanted.items()]
+        nbytes = sum(self._pool_bytes(name, each) for name, each in held.items()) + sum(sizes)
         if nbytes > self.engine.pool()[1] or max(sizes) > self.engine.room_beside(held):
             modules = ", ".join(sorted({name.rpartition(".")[0] or type(self.module).__name__
-                                        for name in held | wanted}))
+                                        for name in [*held, *wanted]}))
             raise Error(errno.E2BIG, f"forwards within each other need parameters of {nbytes} bytes "
                         f"at once, of {modules}, and the pool of {self.engine.pool()[1]} bytes has no "
                         "room for them: raise buffer_count or buffer_size of offload_param")
@@ -351,7 +366,7 @@ class Offloaded:
             name for name, each in module.named_parameters(remove_duplicate=False) if each in self._names}
         group = parallel.process_group
         first = torch.distributed.get_global_rank(group, 0)
-        for parameter in self._names:
+        for parameter in self._names if not self.of_files else ():
             with self._writable([parameter]):
                 # Of NCCL, only memory of the device is sent.
                 data = parameter.data.to(self.device)
@@ -415,6 +430,9 @@ class Offloaded:
                 raise invalid(f"an offloaded {type(module).__name__} can't be moved to {after.device}, as its "
                               f"forwards compute on {self.device}: give offload() the device=, or move it "
                               "after load()")
+            if after.dtype != before.dtype and self.of_files:
+                raise invalid(f"an offloaded {type(module).__name__} whose parameters are read of files can't become "
+                              f"{after.dtype}: make the module of that type, and give offload() convert=True")
             if after.dtype != before.dtype and self.has_optimizer():
                 raise invalid(f"an offloaded {type(module).__name__} can't become {after.dtype} while an AdamW "
                               "has its parameters: make the optimizer after that")
@@ -530,9 +548,10 @@ def _device_of(device: Any) -> torch.device:
 
 def offload(module: torch.nn.Module, config: Any = None, *, engine: Optional[Engine] = None,
             initialize: Optional[Initialize] = None, device: Any = None,
-            device_memory: Optional[int] = None, smallest: int = 0) -> Offloaded:
+            device_memory: Optional[int] = None, smallest: int = 0, weights: Any = None,
+            convert: bool = False) -> Offloaded:
     """
-    Moves the parameters of a module to the drive.
+    Moves the parameters of a module to the drive, or reads them there.
 
     Parameters
     ----------
@@ -558,6 +577,16 @@ def offload(module: torch.nn.Module, config: Any = None, *, engine: Optional[Eng
         that are needed soonest stay there, and what one module needs is there also beyond it.
     smallest : int
         Parameters of fewer elements stay in memory, or on the device.
+    weights : str, os.PathLike or iterable of them, optional
+        A folder, an index or .safetensors files, as for :func:`nvswap.open_weights`, in which the
+        parameters are read and never written; `module` is on the meta device, or what its parameters
+        were means nothing. A model of transformers is loaded as its from_pretrained() loads it, another
+        module as load_state_dict() would; buffers that neither files nor transformers have are as they
+        are, or `initialize`'s. No parameter requires a gradient then, nor can it. `config` has the pool
+        alone; by default it holds what the largest module needs four times, and at least 64 MiB.
+    convert : bool
+        With `weights`: a parameter whose type differs from that in the files is converted each time
+        that it is read.
 
     Returns
     -------
@@ -567,12 +596,13 @@ def offload(module: torch.nn.Module, config: Any = None, *, engine: Optional[Eng
     Raises
     ------
     Error
-        EINVAL: a parameter can't be offloaded, or is already; EEXIST: `engine` has a tensor of its
-        name; EBUSY: a step of `engine` has begun; E2BIG: the parameters of one module
-        exceed the pool. In a forward, EINVAL: a module returns a parameter, or is traced or exported,
-        or called in a transform of torch.func; E2BIG: the parameters of forwards within each other
-        exceed the pool; EBUSY: a backward of another thread runs. In a backward, EBUSY: a forward or a
-        backward of another thread runs.
+        EINVAL: a parameter can't be offloaded, or is already; `weights` don't fit the module, by names,
+        shapes or types, which the text lists; EEXIST: `engine` has a tensor of its name; EBUSY: a step of
+        `engine` has begun; E2BIG: the parameters of one module exceed the pool. In a forward, EINVAL: a
+        module returns a parameter, or is traced or exported, or called in a transform of torch.func;
+        E2BIG: the parameters of forwards within each other exceed the pool; ESTALE: a file of `weights`
+        was replaced or written to; EBUSY: a backward of another thread runs. In a backward, EBUSY: a
+        forward or a backward of another thread runs.
 
     Notes
     -----
@@ -613,6 +643,13 @@ def offload(module: torch.nn.Module, config: Any = None, *, engine: Optional[Eng
     parts = [list(part.parameters(recurse=False)) for part in module.modules()]
     if device_memory is None:
         device_memory = 4 * max(sum(each.nbytes for each in part) for part in parts)
+    if weights is not None:
+        # It makes an Offloaded, so it imports this module.
+        from nvswap.torch.weights import offload_files  # pylint: disable=import-outside-toplevel,cyclic-import
+        if engine is not None:
+            raise invalid("weights= has an engine of its own: leave out engine=")
+        return offload_files(module, weights, config, initialize, _device_of(device), device_memory, smallest,
+                             convert)
     if engine is not None:
         own = engine
     else:

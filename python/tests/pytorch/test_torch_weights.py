@@ -134,6 +134,26 @@ def a_slice_reads_its_rows_alone(directory):
 
 
 @promise
+def rows_are_tensors_of_their_own(directory):
+    made = folder(directory)
+    with nvswap.open_weights(directory) as weights:
+        rows = weights.register_rows("matrix", 300, 2)
+        assert rows.name == "matrix[300:302]" and rows.shape == (2, 300) and rows.nbytes == 2400
+        assert weights.register_rows("matrix", 0, new_name="first").name == "first"
+        before = read_bytes(weights)
+        with weights.pinned([rows, "first"]) as pinned:
+            assert equal(pinned[rows.name], made["matrix"][300:302]) and equal(pinned["first"], made["matrix"][:1])
+        assert read_bytes(weights) - before < made["matrix"].nbytes // 10
+        assert equal(weights.get_tensor("first"), made["matrix"][:1])
+        weights.forget("first")
+        raises(nvswap.Error, lambda: weights.register_rows("matrix", 300, 2), errno.EEXIST)
+        for first, count in ((999, 2), (-1, 1), (0, 0), (0, -1)):
+            raises(nvswap.Error, lambda at=first, n=count: weights.register_rows("matrix", at, n), errno.EINVAL)
+        raises(nvswap.Error, lambda: weights.register_rows("scalar", 0), errno.EINVAL)
+        raises(nvswap.Error, lambda: weights.register_rows("absent", 0), errno.ENOENT)
+
+
+@promise
 def tensors_are_pinned_without_a_copy_and_read_ahead(directory):
     made = folder(directory)
     with nvswap.open_weights(directory) as weights:

@@ -1,0 +1,478 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+Modules whose parameters are read where they lie in .safetensors files.
+
+What a parameter is made of is recorded when the module is offloaded: the tensors of the files go through
+transformers' own loader without memory, and each keeps the function that made it and what that was called
+with. When a module needs a parameter, the recorded calls are made again with what was read. A parameter
+that is a tensor of a file as it lies there is pool memory; another one is a copy.
+
+Of a module with experts, only the rows of its parameters are read that the tokens of a forward chose.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import inspect
+import os
+import sys
+import threading
+from typing import (Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set,
+                    Union)
+
+import torch
+
+from nvswap.dtypes import torch_dtype
+from nvswap.engine import Names, StoredTensor, Tensor
+from nvswap.errors import Error, invalid
+from nvswap.strings import Path
+from nvswap.torch.local import is_host
+from nvswap.torch.offload import Initialize, Offloaded, is_offloaded
+from nvswap.weights import Paths, Weights, files_list, pool_config
+
+_SMALLEST_POOL = 64 << 20
+_UNIT_BYTES = 4096
+_LINE_BYTES = 64
+_POOL_OF_ONE = {"zero_optimization": {"offload_param": {"buffer_count": 1, "buffer_size": 1}}}
+
+_HOW = ("train adapters over it, as those of peft (LoRA), or load the weights into a module and offload() it without "
+        "weights=")
+
+
+# ---- What parameters are made of
+
+
+class _Leaf(NamedTuple):
+    """A tensor of the files, or one row of it."""
+
+    name: str
+    row: Optional[int]
+
+
+class _Call(NamedTuple):
+    """A function that made a tensor, and of several results the index."""
+
+    function: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: Dict[str, Any]
+    index: Optional[int]
+
+
+class _Recorded(torch.Tensor):
+    """A tensor without memory that knows what it is made of."""
+
+    made: Union[_Leaf, _Call, None] = None
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(function, "__name__", "")
+        if name == "__setitem__" or name.endswith("_") and not name.endswith("__") and name != "requires_grad_":
+            raise invalid(f"the weights are converted by {name}, which writes to a tensor of the files: save the "
+                          "model again by save_pretrained(), in the form that its class has now")
+        result = super().__torch_function__(function, types, args, kwargs or {})
+        many = isinstance(result, (tuple, list))
+        for index, each in enumerate(result if many else [result]):
+            if isinstance(each, _Recorded) and each.made is None:
+                each.made = _Call(function, args, kwargs or {}, index if many else None)
+        return result
+
+    def __getitem__(self, index: Any) -> Any:
+        # The loader of transformers reads a tensor so.
+        return self if index is Ellipsis else super().__getitem__(index)
+
+    def to(self, *args: Any, device: Any = None, dtype: Any = None, **kwargs: Any) -> Any:
+        """A change of the type alone: it has no device."""
+        del device
+        dtype = next((each for each in args if isinstance(each, torch.dtype)), dtype)
+        return self if dtype in (None, self.dtype) else super().to(dtype, **kwargs)
+
+
+def _leaf(name: str, row: Optional[int], dtype: torch.dtype, shape: Iterable[int]) -> _Recorded:
+    tensor = torch.empty(tuple(shape), dtype=dtype, device="meta").as_subclass(_Recorded)
+    tensor.made = _Leaf(name, row)
+    return tensor
+
+
+def _mapped(value: Any, function: Callable[[_Recorded], Any]) -> Any:
+    """Arguments of a call, with the recorded tensors among them replaced."""
+    if isinstance(value, _Recorded):
+        return function(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)([_mapped(each, function) for each in value])
+    return value
+
+
+def _evaluate(tensor: _Recorded, leaves: Mapping[_Leaf, torch.Tensor]) -> torch.Tensor:
+    made = tensor.made
+    if isinstance(made, _Leaf):
+        return leaves[made]
+    assert made is not None
+    args = _mapped(list(made.args), lambda each: _evaluate(each, leaves))
+    result = made.function(*args, **made.kwargs)
+    return result if made.index is None else result[made.index]
+
+
+def _leaves(tensor: _Recorded) -> Set[_Recorded]:
+    if isinstance(tensor.made, _Leaf):
+        return {tensor}
+    found: Set[_Recorded] = set()
+    assert tensor.made is not None
+    _mapped(list(tensor.made.args), lambda each: found.update(_leaves(each)))
+    return found
+
+
+def _row(tensor: _Recorded, number: int) -> Optional[_Recorded]:
+    """One row along the first dimension, made of rows or whole tensors of the files; None: it takes more."""
+    made = tensor.made
+    if isinstance(made, _Leaf):
+        return _leaf(made.name, number, tensor.dtype, tensor.shape[1:]) if made.row is None else None
+    assert made is not None
+    name, (first, *rest) = made.function.__name__, made.args
+    dim = made.kwargs.get("dim", rest[0] if rest else 0)
+    if name == "stack" and dim == 0:
+        return first[number]  # type: ignore[no-any-return]
+    parts = [_row(each, number) for each in (first if isinstance(first, (list, tuple)) else [first])]
+    if any(each is None for each in parts):
+        return None
+    if name == "cat" and dim >= 1:
+        return torch.cat(parts, dim=dim - 1)  # type: ignore[arg-type,return-value]
+    if name in ("detach", "contiguous", "to"):
+        return made.function(parts[0], *rest, **made.kwargs)  # type: ignore[no-any-return]
+    return None
+
+
+# ---- Reading them
+
+
+class Contents(Dict[str, torch.Tensor]):
+    """Tensors of a module by its own names, in pool memory or in memory of their own. Pool memory is pinned
+    for as long as a tensor is over it."""
+
+    def release(self) -> None:
+        """Drops the tensors."""
+        self.clear()
+
+    def __enter__(self) -> "Contents":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.release()
+
+
+class ParameterFiles(Weights):
+    """
+    Files whose tensors make up the parameters and buffers of a module.
+
+    Parameters
+    ----------
+    paths, config
+        As of Weights.
+    sources : dict of str to recorded tensors
+        By the names of the module.
+    experts : dict of str to list of recorded tensors
+        The rows of the parameters that are read by rows.
+    """
+
+    def __init__(self, paths: Sequence[Path], config: Any, sources: Dict[str, _Recorded],
+                 experts: Dict[str, List[_Recorded]]) -> None:
+        self.sources = sources
+        self._experts = experts
+        self._chosen = threading.local()
+        self._registering = threading.Lock()
+        self._places: Dict[str, int] = {}
+        super().__init__(paths, config, arrays="torch")
+
+    @contextlib.contextmanager
+    def choosing(self, rows: List[int]) -> Iterator[None]:
+        """Parameters of experts that this thread gets in the block have the contents of these rows."""
+        before = getattr(self._chosen, "rows", None)
+        self._chosen.rows = rows
+        try:
+            yield
+        finally:
+            self._chosen.rows = before
+
+    def swap_in(self, names: Names, mode: str = "r", *, timeout: Optional[float] = None,
+                arrays: Optional[str] = None) -> Any:
+        """Reads parameters or buffers by the module's names, and waits for them. Other names, and tensors,
+        are those of the files, as of Weights."""
+        result = Contents()
+        wanted: Any = [names] if isinstance(names, (str, Tensor)) else list(names)
+        if not all(name in self.sources for name in wanted):
+            return super().swap_in(names, mode, timeout=timeout, arrays=arrays)
+        whole = {name: self.sources[name] for name in wanted if name not in self._experts}
+        if whole:
+            result.update(self._made(whole, timeout))
+        for name in wanted:
+            if name in self._experts:
+                result[name] = self._made_of_rows(name, timeout)
+        return result
+
+    def _made(self, wanted: Mapping[str, _Recorded], timeout: Optional[float]) -> Dict[str, torch.Tensor]:
+        leaves = {each.made: self._tensor_of(each.made) for source in wanted.values() for each in _leaves(source)}
+        with super().swap_in(dict.fromkeys(leaves.values()), timeout=timeout) as pinned, torch.no_grad():
+            contents = {leaf: self._as_mapped(tensor, pinned[tensor.name]) if leaf.row is None else
+                        pinned[tensor.name][0] for leaf, tensor in leaves.items()}
+            return {name: _evaluate(source, contents) for name, source in wanted.items()}
+
+    def _as_mapped(self, tensor: Tensor, contents: torch.Tensor) -> torch.Tensor:
+        """Pool memory, or a copy of a small tensor: some kernels round by where their input lies in a line of
+        the cache. Large tensors lie there as in a mapped file, with which transformers computes."""
+        if tensor.name not in self._places:
+            self._places[tensor.name] = self.info(tensor)["store_offset"] % _LINE_BYTES
+        place = self._places[tensor.name]
+        if contents.data_ptr() % _LINE_BYTES == place or place % contents.itemsize:
+            return contents
+        memory = torch.empty(contents.nbytes + 2 * _LINE_BYTES, dtype=torch.uint8, device="cpu")
+        begin = (place - memory.data_ptr()) % _LINE_BYTES
+        return memory[begin:begin + contents.nbytes].view(contents.dtype).view(contents.shape).copy_(contents)
+
+    def _made_of_rows(self, name: str, timeout: Optional[float]) -> torch.Tensor:
+        """A parameter of experts: the memory of rows that nothing chose is never touched."""
+        rows = self._experts[name]
+        chosen = getattr(self._chosen, "rows", None)
+        numbers = range(len(rows)) if chosen is None else chosen
+        self.prefetch([self._tensor_of(each.made) for number in numbers for each in _leaves(rows[number])])
+        result = torch.empty(self.sources[name].shape, dtype=self.sources[name].dtype, device="cpu")
+        for number in numbers:
+            result[number] = self._made({name: rows[number]}, timeout)[name]
+        return result
+
+    def _tensor_of(self, leaf: Any) -> Tensor:
+        if leaf.row is None:
+            return self[leaf.name]
+        name = f"{leaf.name}[{leaf.row}:{leaf.row + 1}]"
+        with self._registering:
+            return self[name] if name in self else self.register_rows(leaf.name, leaf.row)
+
+    def load_to(self, arrays: Mapping[str, Any], wait: bool = True) -> None:
+        """Copies parameters or buffers into tensors."""
+        for name, array in arrays.items():
+            with self.swap_in(name) as tensors:
+                array.copy_(tensors[name])
+
+    def pool_bytes(self, name: str) -> int:
+        """What a parameter takes of the pool while it is read."""
+        return pool_bytes(self.sources[name], self._experts.get(name))
+
+    def room_beside(self, names: Iterable[str], unit: int = 1) -> int:
+        files = {each.made.name for name in names if name not in self._experts  # type: ignore[union-attr]
+                 for each in _leaves(self.sources[name])}
+        return super().room_beside(files, unit)
+
+
+def pool_bytes(source: _Recorded, rows: Optional[List[_Recorded]]) -> int:
+    """Of what a parameter is made of, or the largest of its rows."""
+    return max(sum(leaf.nbytes for leaf in _leaves(each)) for each in rows or [source])
+
+
+# ---- The module
+
+
+class _Frozen(torch.nn.Parameter):
+    """A parameter of files. While it is offloaded, nothing can train it."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @property
+    def requires_grad(self) -> bool:  # type: ignore[override]
+        """As that of a tensor."""
+        return bool(torch.Tensor.requires_grad.__get__(self))  # type: ignore[attr-defined]
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        if value and is_offloaded(self):
+            raise invalid(f"parameter {self.nvswap_offloaded} is read of files, which are not written: {_HOW}")
+        torch.Tensor.requires_grad.__set__(self, value)  # type: ignore[attr-defined]
+
+    def requires_grad_(self, requires_grad: bool = True) -> "_Frozen":
+        """As that of a tensor."""
+        self.requires_grad = requires_grad
+        return self
+
+
+class OffloadedFiles(Offloaded):
+    """An :class:`Offloaded` whose parameters are read of files, and never written."""
+
+    engine: ParameterFiles
+    of_files = True
+    _kind = _Frozen
+
+    def _store(self, parameters: Dict[str, torch.nn.Parameter]) -> None:
+        for parameter in self.module.parameters():
+            parameter.requires_grad_(False)
+
+    def _pool_bytes(self, name: str, parameter: torch.nn.Parameter) -> int:
+        return self.engine.pool_bytes(name)
+
+    def _in_memory(self, name: str, parameter: torch.Tensor) -> torch.Tensor:
+        if name not in self.engine.sources:
+            return super()._in_memory(name, parameter)
+        data = torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
+        self.engine.load_to({name: data})
+        return data.to(self.device)
+
+    def _wrap(self, module: torch.nn.Module) -> None:
+        super()._wrap(module)
+        if not _has_experts(module) or not is_host(self.device):
+            return
+        forward, signature, lock = module.forward, inspect.signature(module.forward), threading.RLock()
+
+        @functools.wraps(forward)
+        def forward_of_chosen(*args: Any, **kwargs: Any) -> Any:
+            chosen = signature.bind(*args, **kwargs).arguments["top_k_index"].unique().tolist()
+            # Another thread's forward would have the rows of this one.
+            with lock, self.engine.choosing([each for each in chosen if each < module.num_experts]):
+                return forward(*args, **kwargs)
+
+        module.forward = forward_of_chosen  # type: ignore[method-assign]
+
+    @contextlib.contextmanager
+    def _writable(self, parameters: List[torch.nn.Parameter]) -> Iterator[None]:
+        if parameters:
+            raise invalid(f"parameter {self._names[parameters[0]]} is read of files, which are not written: call "
+                          "load() first, or offload() without weights=")
+        yield
+
+
+def _has_experts(module: torch.nn.Module) -> bool:
+    """Whether rows of its parameters are experts, in the way of transformers."""
+    return isinstance(getattr(module, "num_experts", None), int) and \
+        "top_k_index" in inspect.signature(module.forward).parameters
+
+
+# ---- Names
+
+
+def _load(module: torch.nn.Module, files: Dict[str, _Recorded]) -> None:
+    """Gives a module recorded tensors by its own names, as load_state_dict() gives it others."""
+    state = {name: each for name, each in module.state_dict(keep_vars=True).items() if isinstance(each, torch.Tensor)}
+    found = {each: files[name] for name, each in state.items() if name in files}
+    errors = _listed("Missing", [name for name, each in state.items() if each not in found])
+    errors += _listed("Unexpected", [name for name in files if name not in state])
+    errors += [f"size mismatch for {name}: {list(found[each].shape)} in the files, {list(each.shape)} in the module"
+               for name, each in state.items() if each in found and each.shape != found[each].shape]
+    if errors:
+        raise _unfit(module, errors)
+    made = {each: torch.nn.Parameter(source.to(each.dtype), requires_grad=False)
+            if isinstance(each, torch.nn.Parameter) else source.to(each.dtype) for each, source in found.items()}
+    for _, entries, key, tensor in _tensors(module):
+        entries[key] = made.get(tensor, tensor)
+
+
+def _load_by_transformers(model: Any, files: Dict[str, _Recorded]) -> None:
+    """As from_pretrained() of transformers does, with its names, conversions, ties, buffers and report."""
+    # pylint: disable=import-outside-toplevel,import-error
+    try:
+        from transformers import modeling_utils
+        from transformers.conversion_mapping import get_model_conversion_mapping
+        from transformers.core_model_loading import convert_and_load_state_dict_in_model
+    except ImportError:
+        raise invalid("weights= of a model of transformers needs transformers 5 or newer") from None
+    settings = modeling_utils.LoadStateDictConfig(
+        pretrained_model_name_or_path="the files", dtype=model.dtype, dtype_plan=model._get_dtype_plan(model.dtype),
+        weight_mapping=get_model_conversion_mapping(model, getattr(model, "_checkpoint_conversion_mapping", None)))
+    found, _ = convert_and_load_state_dict_in_model(model, files, settings)
+    # What is missing would be made in memory, so this is told before.
+    adjusted = copy.copy(found)
+    model._adjust_missing_and_unexpected_keys(adjusted)
+    tied = {*model.all_tied_weights_keys, *model.all_tied_weights_keys.values()}
+    errors = _listed("Missing", sorted(adjusted.missing_keys - tied))
+    errors += [f"size mismatch for {name}: {list(there)} in the files, {list(here)} in the module"
+               for name, there, here in sorted(found.mismatched_keys)]
+    errors += [f"conversion of {name}: {error}" for name, error in found.conversion_errors.items()]
+    if not errors:
+        for each in model.modules():  # A module that was initialized would not be given its buffers again.
+            each.__dict__.pop("_is_hf_initialized", None)
+        type(model)._finalize_model_loading(model, settings, found)
+        errors = _listed("Missing", sorted(found.missing_keys))
+    if errors:
+        raise _unfit(model, errors)
+
+
+def _listed(what: str, names: List[str]) -> List[str]:
+    """As load_state_dict() has them."""
+    return [f"{what} key(s): " + ", ".join(f'"{name}"' for name in names)] if names else []
+
+
+def _unfit(module: torch.nn.Module, errors: List[str]) -> Error:
+    return invalid(f"the files do not fit {type(module).__name__}: " + "; ".join(errors))
+
+
+def _tensors(module: torch.nn.Module) -> Iterator[Any]:
+    """Modules, their dictionaries of parameters and of buffers, keys, and tensors."""
+    for each in module.modules():
+        for entries in (each._parameters, each._buffers):
+            for key, tensor in list(entries.items()):
+                if tensor is not None:
+                    yield each, entries, key, tensor
+
+
+def _is_transformers(module: torch.nn.Module) -> bool:
+    transformers = sys.modules.get("transformers")
+    return transformers is not None and isinstance(module, transformers.PreTrainedModel)
+
+
+def _sources_of(module: torch.nn.Module, stored: Iterable[StoredTensor], convert: bool) -> Dict[str, _Recorded]:
+    """Loads the files without memory, and says what the module's tensors are made of; these are on the meta
+    device then."""
+    files = {each.name: _leaf(each.name, None, torch_dtype(each.dtype), each.shape) for each in stored}
+    (_load_by_transformers if _is_transformers(module) else _load)(module, files)
+    sources = {name: each for named in (module.named_parameters(), module.named_buffers())
+               for name, each in named if isinstance(each, _Recorded)}
+    wrong = [f"dtype mismatch for {name}: {leaf.dtype} in the files, {each.dtype} in the module" for
+             name, each in sources.items() for leaf in list(_leaves(each))[:1] if leaf.dtype != each.dtype]
+    if wrong and not convert:
+        raise _unfit(module, [*wrong, "make the module of that type, or give convert=True"])
+    plain = {each: torch.empty(each.shape, dtype=each.dtype, device="meta") for each in sources.values()}
+    plain = {each: torch.nn.Parameter(empty, requires_grad=False) if isinstance(each, torch.nn.Parameter) else empty
+             for each, empty in plain.items()}
+    for _, entries, key, tensor in _tensors(module):
+        entries[key] = plain.get(tensor, tensor)
+    return sources
+
+
+def _rows_of_experts(module: torch.nn.Module, sources: Dict[str, _Recorded]) -> Dict[str, List[_Recorded]]:
+    """The rows of each parameter of experts that can be read alone."""
+    result = {}
+    for prefix, each in module.named_modules():
+        if not _has_experts(each):
+            continue
+        for key, parameter in each.named_parameters(prefix, recurse=False):
+            if key in sources and parameter.ndim and parameter.shape[0] == each.num_experts:
+                rows = [_row(sources[key], number) for number in range(each.num_experts)]
+                if all(row is not None for row in rows):
+                    result[key] = rows
+    return result  # type: ignore[return-value]
+
+
+# ---- The call
+
+
+def offload_files(module: torch.nn.Module, paths: Paths, config: Any, initialize: Optional[Initialize],
+                  device: torch.device, device_memory: int, smallest: int, convert: bool) -> OffloadedFiles:
+    """See :func:`nvswap.torch.offload`, of which `paths` are the `weights`."""
+    files = files_list(paths)
+    config = config or os.environ.get("NVSWAP_CONFIG") or None
+    before = [(entries, key, tensor) for _, entries, key, tensor in _tensors(module)]
+    engine = None
+    try:
+        with Weights(files, pool_config(_POOL_OF_ONE, lambda: 1)) as weights:
+            sources = _sources_of(module, weights.stored(), convert)
+        experts = _rows_of_experts(module, sources)
+        largest = max((sum(pool_bytes(sources[name], experts.get(name)) for name, _ in each.named_parameters(
+            prefix, recurse=False) if name in sources) for prefix, each in module.named_modules()), default=0)
+        # Each tensor has the rest of its first and of its last unit beside it.
+        rest = 2 * _UNIT_BYTES * len(sources)
+        engine = ParameterFiles(files, pool_config(config, lambda: max(_SMALLEST_POOL, 4 * largest + rest)), sources,
+                                experts)
+        return OffloadedFiles(module, engine, initialize, device, device_memory, smallest)
+    except BaseException:
+        for entries, key, tensor in before:
+            entries[key] = tensor
+        if engine is not None:
+            with contextlib.suppress(Error):
+                engine.close()
+        raise
