@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-For PyTorch without DeepSpeed: `offload` keeps a module's parameters on the drive, `AdamW` and `Adam`
-the state of an optimizer, `saved_on_nvme` what autograd saves, and `park` any tensors for a while.
+For PyTorch without DeepSpeed: `offload` keeps a module's parameters on the drive, `AdamW`, `Adam`, `SGD`,
+`Adagrad` and `Lion` the state of an optimizer, `saved_on_nvme` what autograd saves, and `park` any tensors for a while.
 """
 
 from nvswap.torch.activations import SavedOnNvme, checkpoint, saved_on_nvme
 from nvswap.torch.adam import Adam, AdamW
 from nvswap.torch.offload import Offloaded, offload
 from nvswap.torch.park import Parked, park
+from nvswap.torch.rules import SGD, Adagrad, Lion
 
-__all__ = ["Adam", "AdamW", "Offloaded", "Parked", "SavedOnNvme", "checkpoint", "offload", "park",
-           "saved_on_nvme"]
+__all__ = ["Adagrad", "Adam", "AdamW", "Lion", "Offloaded", "Parked", "SGD", "SavedOnNvme", "checkpoint",
+           "offload", "park", "saved_on_nvme"]
