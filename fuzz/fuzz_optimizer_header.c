@@ -67,6 +67,8 @@ static void check_accepted(const struct header *header, const uint8_t *bytes, si
 	assert(header->tile_numel <= HEADER_NUMEL_MAX);
 	assert(header->ntiles && header->ntiles <= nbytes && header->noffloaded <= header->ntiles);
 	assert(header->ngroups && header->ngroups <= nbytes && header->ngradients <= nbytes);
+	assert(header->rule <= NVS_RULE_LION);
+	assert(header->rule == NVS_RULE_ADAM || header->state == NVS_STATE_FP32);
 	assert(header->gradient_dtype == NVS_F32 || header->gradient_dtype == NVS_BF16 ||
 	       header->gradient_dtype == NVS_F16);
 	assert(header->step <= STEPS_MAX - header->unfinished);

@@ -28,12 +28,11 @@ extern "Python" int nvswap_gather(void *arg, const void *own, size_t nbytes, con
 extern "Python" int nvswap_state(void *arg, const struct nvs_state_run *run);
 void nvswap_log_unless_ended(void *arg, enum nvs_log_level level, const char *text);
 void nvswap_end_log(void);
-struct nvswap_adam {
-    double lr, beta1, beta2, eps, weight_decay, grad_factor;
-    bool adam_w_mode, bias_correction;
+struct nvswap_group {
+    struct nvs_rule_update update;
     uint64_t missed;
 };
-void nvswap_update_adam(void *arg, const struct nvs_update *update);
+void nvswap_update_group(void *arg, const struct nvs_update *update);
 """
 SOURCE = """
 #include <stdatomic.h>
@@ -53,31 +52,29 @@ static void nvswap_end_log(void)
     atomic_store(&ended, true);
 }
 
-/* Adam's numbers for one group; see nvs_adam_update. */
-struct nvswap_adam {
-    double lr; /* below 0: the step's */
-    double beta1, beta2, eps, weight_decay, grad_factor;
-    bool adam_w_mode, bias_correction;
+/* A group's update without its arrays; of lr, below 0 is the step's. */
+struct nvswap_group {
+    struct nvs_rule_update update;
     uint64_t missed; /* steps of the optimizer that the group does not count */
 };
 
-/* The update function with an array of numbers, one for each group, which Python has checked. */
-static void nvswap_update_adam(void *arg, const struct nvs_update *update)
+/* The update function with an array of these, one for each group, whose numbers Python has checked. */
+static void nvswap_update_group(void *arg, const struct nvs_update *update)
 {
-    const struct nvswap_adam *adam = (const struct nvswap_adam *)arg + update->group;
-    const struct nvs_adam_update run = {
-        .size = sizeof(run), .numel = update->numel,
-        .step = update->step > adam->missed ? update->step - adam->missed : 1,
-        .lr = adam->lr < 0 ? update->lr : adam->lr,
-        .beta1 = adam->beta1, .beta2 = adam->beta2, .eps = adam->eps,
-        .weight_decay = adam->weight_decay, .grad_factor = adam->grad_factor,
-        .adam_w_mode = adam->adam_w_mode, .bias_correction = adam->bias_correction,
-        .gradients = update->gradients, .gradients_dtype = NVS_F32,
-        .master = update->master, .exp_avg = update->exp_avg, .exp_avg_sq = update->exp_avg_sq,
-        .weights_dtype = NVS_F32,
-    };
+    const struct nvswap_group *group = (const struct nvswap_group *)arg + update->group;
+    struct nvs_rule_update run = group->update;
 
-    nvs_adam_update(&run, NULL);
+    run.numel = update->numel;
+    run.step = update->step > group->missed ? update->step - group->missed : 1;
+    if (run.lr < 0)
+        run.lr = update->lr;
+    run.gradients = update->gradients;
+    run.master = update->master;
+    run.exp_avg = update->exp_avg;
+    run.exp_avg_sq = update->exp_avg_sq;
+    run.momentum_buffer = update->momentum_buffer;
+    run.sum = update->sum;
+    nvs_rule_update(&run, NULL);
 }
 """
 

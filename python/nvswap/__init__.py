@@ -3,7 +3,7 @@
 nvswap swaps tensors and optimizer state between pinned host memory and NVMe.
 
 `Config` has the settings, `Aio` transfers files, `Engine` swaps tensors by name, `Optimizer` steps
-Adam over state on the drive, `open_weights` reads .safetensors files in place, `empty` allocates
+Adam, SGD, Adagrad or Lion over state on the drive, `open_weights` reads .safetensors files in place, `empty` allocates
 pinned memory, `Trace` records a timeline.
 `nvswap.torch` offloads modules and optimizers of PyTorch, `nvswap.report` draws results of the
 command. Everything that fails raises `Error`, an OSError.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nvswap.engine import Engine, Pinned, StoredTensor, Tensor
     from nvswap.errors import ClosedError, Error, Timeout
     from nvswap.memory import empty, is_pinned
-    from nvswap.optimizer import Group, GroupAdam, Optimizer, StateRun, Update, adam_update
+    from nvswap.optimizer import Group, GroupAdam, GroupRule, Optimizer, StateRun, Update, adam_update
     from nvswap.statistics import StepIO, StepResult
     from nvswap.tensor_files import (export_optimizer, export_tensors, import_optimizer,
                                      import_tensors)
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-__all__ = ["Aio", "ClosedError", "Config", "Engine", "Error", "File", "Group", "GroupAdam",
+__all__ = ["Aio", "ClosedError", "Config", "Engine", "Error", "File", "Group", "GroupAdam", "GroupRule",
            "Optimizer", "Parameter", "Pinned", "Request", "StateRun", "StepIO", "StepResult",
            "StoredTensor", "Tensor", "TensorSlice", "Timeout", "Trace", "Transfer", "Update", "Weights",
            "adam_update", "dtype_name", "empty", "export_optimizer", "export_tensors", "export_universal", "import_optimizer",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Optimizer: Adam over state on the drive, by groups; and one Adam update of arrays in memory.
+Optimizer: Adam, SGD, Adagrad or Lion over state on the drive, by groups; and one Adam update of arrays in
+memory.
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ from nvswap.statistics import StepResult, fields_of
 from nvswap.strings import encoded
 
 _NULL = ffi.NULL
-_PARTS = {"master": lib.NVS_MASTER, "exp_avg": lib.NVS_EXP_AVG, "exp_avg_sq": lib.NVS_EXP_AVG_SQ}
+_PARTS = {"master": lib.NVS_MASTER, "exp_avg": lib.NVS_EXP_AVG, "exp_avg_sq": lib.NVS_EXP_AVG_SQ,
+          "momentum_buffer": lib.NVS_MOMENTUM_BUFFER, "sum": lib.NVS_SUM}
+_RULES = {"adam": lib.NVS_RULE_ADAM, "sgd": lib.NVS_RULE_SGD, "adagrad": lib.NVS_RULE_ADAGRAD,
+          "lion": lib.NVS_RULE_LION}
+# The states of each, beside the master weights.
+STATES = {"adam": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",), "adagrad": ("sum",),
+          "lion": ("exp_avg",)}
 _STATES = {"fp32": lib.NVS_STATE_FP32, "split": lib.NVS_STATE_SPLIT,
            "bf16": lib.NVS_STATE_BF16, "8bit": lib.NVS_STATE_8BIT}
 _GRADIENTS = {lib.NVS_GRADIENTS_NONE: "none", lib.NVS_GRADIENTS_LENT: "lent",
@@ -67,8 +74,11 @@ class Update(NamedTuple):
     lr: float
     gradients: Any
     master: Any
-    exp_avg: Any
-    exp_avg_sq: Any
+    # None: the rule has no such state.
+    exp_avg: Any = None
+    exp_avg_sq: Any = None
+    momentum_buffer: Any = None
+    sum: Any = None
 
 
 class StateRun(NamedTuple):
@@ -77,30 +87,34 @@ class StateRun(NamedTuple):
     group: int
     offset: int
     master: Any
-    exp_avg: Any
-    exp_avg_sq: Any
+    exp_avg: Any = None
+    exp_avg_sq: Any = None
+    momentum_buffer: Any = None
+    sum: Any = None
 
 
-class GroupAdam:
+class GroupRule:
     """
-    Adam with numbers of its own for each group, and for each step: an `update` of
-    :class:`Optimizer` that runs without the GIL. Its kernels are those of :func:`adam_update`.
+    A rule with numbers of its own for each group, and for each step: an `update` of
+    :class:`Optimizer` that runs without the GIL, by the kernels of the library.
 
     Parameters
     ----------
+    rule : {"adam", "sgd", "adagrad", "lion"}
+        Whose states the optimizer has: see enum nvs_rule in optimizer.h.
     ngroups : int
         Groups of the optimizer; each has the defaults of :meth:`set` first.
     """
 
-    def __init__(self, ngroups: int) -> None:
-        self._table = ffi.new("struct nvswap_adam[]", max(1, ngroups))
+    def __init__(self, rule: str, ngroups: int) -> None:
+        self.rule = rule
+        self._table = ffi.new("struct nvswap_group[]", max(1, ngroups))
         self.ngroups = ngroups
         for group in range(ngroups):
             self.set(group)
 
     def set(self, group: int, *, lr: Optional[float] = 1e-3, betas: Sequence[float] = (0.9, 0.999),
-            eps: float = 1e-8, weight_decay: float = 0.0, adam_w_mode: bool = True,
-            bias_correction: bool = True, grad_factor: float = 1.0, missed: int = 0) -> None:
+            grad_factor: float = 1.0, missed: int = 0, **numbers: Any) -> None:
         """
         Sets the numbers of a group, between steps.
 
@@ -111,8 +125,11 @@ class GroupAdam:
         grad_factor : float
             What gradients are multiplied by first; -1 maximizes.
         missed : int
-            The optimizer's steps that the group's bias correction does not count, such as those in
-            which it had no gradients.
+            The optimizer's steps that the group does not count, such as those in which it had no
+            gradients.
+        **numbers
+            Others of struct nvs_rule_update, 0 or False by default: eps, weight_decay, momentum,
+            dampening, lr_decay, adam_w_mode, bias_correction, nesterov.
 
         Raises
         ------
@@ -125,21 +142,28 @@ class GroupAdam:
             raise invalid(f"a gradient's factor is finite and not 0: {grad_factor}")
         if missed < 0:
             raise invalid(f"missed steps are not negative: {missed}")
-        numbers = dict(lr=0.0 if lr is None else lr, beta1=betas[0], beta2=betas[1], eps=eps,
-                       weight_decay=weight_decay, grad_factor=grad_factor, adam_w_mode=adam_w_mode,
-                       bias_correction=bias_correction)
-        _check_adam(numbers)
-        self._table[group] = dict(numbers, lr=-1.0 if lr is None else lr, missed=missed)
+        update = dict(numbers, size=ffi.sizeof("struct nvs_rule_update"), rule=_rule(self.rule),
+                      lr=0.0 if lr is None else lr, beta1=betas[0], beta2=betas[1], grad_factor=grad_factor,
+                      step=1, gradients_dtype=lib.NVS_F32, weights_dtype=lib.NVS_F32)
+        error = new_error()
+        # An update of no elements checks the numbers.
+        check(lib.nvs_rule_update(ffi.new("struct nvs_rule_update *", update), error), error)
+        self._table[group] = {"update": dict(update, lr=-1.0 if lr is None else lr), "missed": missed}
 
 
-def _check_adam(numbers: Dict[str, Any]) -> None:
-    """Has the library check the numbers, by an update of no elements."""
-    error, none = new_error(), ffi.new("float[1]")
-    arrays = {name: none for name in ("gradients", "master", "exp_avg", "exp_avg_sq")}
-    update = ffi.new("struct nvs_adam_update *", dict(
-        numbers, size=ffi.sizeof("struct nvs_adam_update"), step=1, **arrays,
-        gradients_dtype=lib.NVS_F32, weights_dtype=lib.NVS_F32))
-    check(lib.nvs_adam_update(update, error), error)
+class GroupAdam(GroupRule):
+    """:class:`GroupRule` of Adam, as :func:`adam_update` steps."""
+
+    def __init__(self, ngroups: int) -> None:
+        super().__init__("adam", ngroups)
+
+    def set(self, group: int, *, lr: Optional[float] = 1e-3, betas: Sequence[float] = (0.9, 0.999),
+            grad_factor: float = 1.0, missed: int = 0, eps: float = 1e-8,
+            weight_decay: float = 0.0, adam_w_mode: bool = True,
+            bias_correction: bool = True) -> None:
+        """Sets the numbers of a group, between steps; see :meth:`GroupRule.set`."""
+        super().set(group, lr=lr, betas=betas, grad_factor=grad_factor, missed=missed, eps=eps,
+                    weight_decay=weight_decay, adam_w_mode=adam_w_mode, bias_correction=bias_correction)
 
 
 class _Calls:
@@ -199,19 +223,20 @@ class _Memory:
                           writable)
 
     def floats(self, numel: int, *data: Any) -> List[Any]:
-        return [self.array(each, "F32", numel) for each in data]
+        return [self.array(each, "F32", numel) if each else None for each in data]
 
 
 # A callback gives the arrays to the caller's function and has no variables with them.
 
 def _update_of(memory: _Memory, update: Any) -> Update:
     return Update(update.group, update.offset, update.step, update.lr, *memory.floats(
-        update.numel, update.gradients, update.master, update.exp_avg, update.exp_avg_sq))
+        update.numel, update.gradients, update.master, update.exp_avg, update.exp_avg_sq,
+        update.momentum_buffer, update.sum))
 
 
 def _state_of(memory: _Memory, run: Any) -> StateRun:
     return StateRun(run.group, run.offset, *memory.floats(
-        run.numel, run.master, run.exp_avg, run.exp_avg_sq))
+        run.numel, run.master, run.exp_avg, run.exp_avg_sq, run.momentum_buffer, run.sum))
 
 
 @ffi.def_extern()
@@ -246,12 +271,15 @@ class Optimizer(Handle):
     Parameters
     ----------
     config : Config, str or dict
-        optimizer.type Adam or AdamW with its params, gradient_clipping, fp16, sub_group_size.
+        optimizer.type Adam, AdamW, SGD, Adagrad or Lion with its params, gradient_clipping, fp16,
+        sub_group_size.
     groups : sequence of Group or mapping of str to array, optional
         None: those of the kept store, without weights; ratio and grad_accum_dtype are its own too.
-    update : callable or GroupAdam, optional
+    update : callable or GroupRule, optional
         Gets an :class:`Update` instead of the configured optimizer; of several threads. The library
         can't end a step for its exception: see :meth:`step`.
+    rule : {"adam", "sgd", "adagrad", "lion"}
+        Whose states the optimizer of a callable `update` has.
     weights_final : callable, optional
         Gets ``(group, offset, array)`` once for each run of new weights, of several threads; the
         array is as those of :class:`Update`.
@@ -277,7 +305,8 @@ class Optimizer(Handle):
     _what = "optimizer"
 
     def __init__(self, config: Any, groups: Any = None, *,
-                 update: Union[None, GroupAdam, Callable[[Update], None]] = None,
+                 update: Union[None, GroupRule, Callable[[Update], None]] = None,
+                 rule: str = "adam",
                  weights_final: Optional[Callable[[int, int, Any], None]] = None,
                  aio: Optional[Aio] = None, state: Optional[str] = None) -> None:
         optimizer, error = ffi.new("struct nvs_optimizer **"), new_error()
@@ -291,16 +320,17 @@ class Optimizer(Handle):
             specs = _NULL
         options = ffi.new("struct nvs_optimizer_options *")
         options.size = ffi.sizeof("struct nvs_optimizer_options")
-        if groups is None and isinstance(update, GroupAdam):
-            raise invalid("numbers of Adam by group need the groups")
-        if isinstance(update, GroupAdam) and update.ngroups != len(self.groups):
-            raise invalid(f"{len(self.groups)} groups, and numbers of Adam for {update.ngroups}")
+        if groups is None and isinstance(update, GroupRule):
+            raise invalid("numbers of a rule by group need the groups")
+        if isinstance(update, GroupRule) and update.ngroups != len(self.groups):
+            raise invalid(f"{len(self.groups)} groups, and numbers of a rule for {update.ngroups}")
         options.update = lib.nvswap_update if update else _NULL
         options.weights_final = lib.nvswap_weights_final if weights_final else _NULL
         options.update_arg = options.weights_final_arg = self._arg
-        if isinstance(update, GroupAdam):
-            options.update = ffi.addressof(lib, "nvswap_update_adam")
-            options.update_arg = update._table
+        options.rule = _rule(rule)
+        if isinstance(update, GroupRule):
+            options.update = ffi.addressof(lib, "nvswap_update_group")
+            options.update_arg, options.rule = update._table, _rule(update.rule)
         if state is not None:
             if state not in _STATES:
                 raise invalid(f"state is one of {', '.join(_STATES)}, not {state!r}")
@@ -481,12 +511,14 @@ class Optimizer(Handle):
 
     def info(self) -> Dict[str, Any]:
         """The fields of struct nvs_optimizer_info: step, loss_scale, ngroups, kept, unfinished; the
-        format of the `state` by its name, and its split_numel and step_bytes."""
+        format of the `state` by its name, and its split_numel and step_bytes; `rule` is that of
+        :class:`GroupRule`."""
         info, error = ffi.new("struct nvs_optimizer_info *"), new_error()
         info.size = ffi.sizeof("struct nvs_optimizer_info")
         with self._open() as pointer:
             check(lib.nvs_optimizer_get_info(pointer, info, error), error)
-        return dict(fields_of(info), state=list(_STATES)[info.state])
+        return dict(fields_of(info), state=list(_STATES)[info.state],
+                    rule=next(name for name, number in _RULES.items() if number == info.rule))
 
     def _stored_group(self, group: int) -> Group:
         info, error = ffi.new("struct nvs_group_info *"), new_error()
@@ -534,7 +566,8 @@ class Optimizer(Handle):
 
         Parameters
         ----------
-        part : {"master", "exp_avg", "exp_avg_sq"}
+        part : {"master", "exp_avg", "exp_avg_sq", "momentum_buffer", "sum"}
+            Of the optimizer's rule.
         offset, numel : int
             Elements of the group; to its end by default.
         out : array, optional
@@ -633,6 +666,12 @@ def _part(part: str) -> int:
     if part not in _PARTS:
         raise invalid(f'a part is one of {", ".join(_PARTS)}, not {part!r}')
     return int(_PARTS[part])
+
+
+def _rule(rule: str) -> int:
+    if rule not in _RULES:
+        raise invalid(f'a rule is one of {", ".join(_RULES)}, not {rule!r}')
+    return int(_RULES[rule])
 
 
 def _offset(offset: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any, Iterator, Mapping, Optional, Sequence, Tuple, Union
 from nvswap._native import ffi, lib
 from nvswap.engine import Engine, Names
 from nvswap.errors import check, new_error
-from nvswap.optimizer import Optimizer
+from nvswap.optimizer import STATES, Optimizer
 from nvswap.strings import Path, encoded, encoded_path
 
 _NULL = ffi.NULL
@@ -81,7 +81,8 @@ def import_tensors(engine: Engine, path: Path, names: Optional[FileNames] = None
 def export_optimizer(optimizer: Optimizer, path: Path, *, shard_bytes: int = 0,
                      pickle: Optional[bytes] = None, storages: Sequence[Any] = ()) -> None:
     """
-    Writes all state: of each group G the tensors "G.fp32", "G.exp_avg" and "G.exp_avg_sq", and "step".
+    Writes all state: of each group G the tensors "G.fp32" and those of the rule's states, of Adam "G.exp_avg" and
+    "G.exp_avg_sq", and "step".
     The arguments are those of export_tensors; with `pickle` the tensors are storages in that order,
     group by group.
 
@@ -115,8 +116,9 @@ def import_optimizer(optimizer: Optimizer, path: Path,
     error, array, keep = new_error(), _NULL, []
     if names is not None:
         keep = [_NULL if name is None else ffi.new("char[]", encoded(name)) for name in names]
-        if len(keep) != 3 * len(optimizer.groups):
-            raise ValueError(f"{len(keep)} names for {len(optimizer.groups)} groups of 3 tensors")
+        parts = 1 + len(STATES[optimizer.info()["rule"]])
+        if len(keep) != parts * len(optimizer.groups):
+            raise ValueError(f"{len(keep)} names for {len(optimizer.groups)} groups of {parts} tensors")
         array = ffi.new("char *[]", keep)
     with optimizer._open() as pointer, _opened(path) as checkpoint:
         check(lib.nvs_checkpoint_import_optimizer(pointer, checkpoint, array, error), error)

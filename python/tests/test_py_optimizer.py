@@ -491,6 +491,54 @@ def each_group_has_its_own_numbers_of_adam(directory):
 
 
 @promise
+def each_group_has_its_own_numbers_of_a_rule(directory):
+    weights = [numpy.linspace(-1, 1, 5000, dtype=numpy.float32) for _ in range(2)]
+    due, sums = [each.astype(numpy.float64) for each in weights], numpy.zeros((2, 5000))
+    rule = nvswap.GroupRule("adagrad", 2)
+    path = os.path.join(directory, "state.safetensors")
+    with nvswap.Optimizer(settings(directory), list(zip("ab", weights)), update=rule) as optimizer:
+        assert optimizer.info()["rule"] == "adagrad"
+        for step in range(1, 4):
+            for group, lr in enumerate((0.01, 0.1)):
+                gradients = numpy.full(5000, step, numpy.float32)
+                rule.set(group, lr=lr, eps=1e-6, lr_decay=0.5 * group, grad_factor=-1)
+                optimizer.lend_gradients(group, gradients)
+                sums[group] += gradients ** 2
+                due[group] += lr / (1 + (step - 1) * 0.5 * group) * gradients / (sums[group] ** 0.5 + 1e-6)
+            optimizer.step()
+        for group in range(2):
+            assert numpy.allclose(weights[group], due[group], atol=1e-6)
+            assert numpy.array_equal(optimizer.get_state(group, "sum"), sums[group])
+        assert "has no exp_avg" in str(raises(
+            nvswap.Error, lambda: optimizer.get_state(0, "exp_avg"), errno.EINVAL))
+        runs = []
+        optimizer.export_state(lambda run: runs.append((run.exp_avg is None, len(run.sum))))
+        assert all(none for none, _ in runs) and sum(length for _, length in runs) == 10000
+        nvswap.export_optimizer(optimizer, path)
+        nvswap.import_optimizer(optimizer, path, ["b.fp32", "b.sum", "a.fp32", None])
+        assert numpy.allclose(weights[1], due[0], atol=1e-6)
+        assert not optimizer.get_state(1, "sum").any()
+        raises(ValueError, lambda: nvswap.import_optimizer(optimizer, path, ["b.fp32"] * 6))
+
+
+@promise
+def an_update_function_gets_the_states_of_its_rule(directory):
+    def update(run):
+        assert run.exp_avg is None and run.exp_avg_sq is None and run.sum is None
+        run.momentum_buffer[:] += run.gradients
+        run.master[:] -= run.lr * run.momentum_buffer
+
+    weights = numpy.ones(1000, numpy.float32)
+    with nvswap.Optimizer(settings(directory), {"g": weights}, update=update, rule="sgd") as optimizer:
+        for _ in range(2):
+            optimizer.lend_gradients("g", numpy.ones(1000, numpy.float32))
+            optimizer.step(lr=0.25)
+    assert (weights == 0.25).all()
+    raises(nvswap.Error, lambda: nvswap.Optimizer(settings(directory), {"g": weights}, rule="muon"), errno.EINVAL)
+    raises(nvswap.Error, lambda: nvswap.GroupRule("lion", 1).set(0, betas=(1, 0)), errno.EINVAL)
+
+
+@promise
 def a_group_does_not_count_missed_steps_and_may_take_the_steps_learning_rate(directory):
     weights, gradients = numpy.ones(1000, numpy.float32), numpy.ones(1000, numpy.float32)
     master, state = weights.copy(), [numpy.zeros(1000, numpy.float32) for _ in range(2)]

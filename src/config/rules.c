@@ -204,26 +204,22 @@ static const struct defaults *defaults_of(const struct optimizer_config *config)
 static void follow_type(struct reader *r, const struct nvs_config *before)
 {
 	const struct defaults *was = defaults_of(&before->adam), *is = defaults_of(&r->config.adam);
+	struct optimizer_config *config = &r->config.adam;
 	const struct {
-		size_t key, place; /* of the key's first number; of this one */
-		double was, is;
+		size_t key; /* of the first number of the key */
+		double *number, was, is;
 	} numbers[] = {
-		{offsetof(struct nvs_config, adam.lr), offsetof(struct nvs_config, adam.lr),
-		 was->lr, is->lr},
-		{offsetof(struct nvs_config, adam.beta1), offsetof(struct nvs_config, adam.beta1),
-		 was->beta1, is->beta1},
-		{offsetof(struct nvs_config, adam.beta1), offsetof(struct nvs_config, adam.beta2),
-		 was->beta2, is->beta2},
-		{offsetof(struct nvs_config, adam.eps), offsetof(struct nvs_config, adam.eps),
-		 was->eps, is->eps},
+		{offsetof(struct nvs_config, adam.lr), &config->lr, was->lr, is->lr},
+		{offsetof(struct nvs_config, adam.beta1), &config->beta1, was->beta1, is->beta1},
+		{offsetof(struct nvs_config, adam.beta1), &config->beta2, was->beta2, is->beta2},
+		{offsetof(struct nvs_config, adam.eps), &config->eps, was->eps, is->eps},
 	};
 
 	for (size_t i = 0; i < COUNT_OF(numbers); i++) {
-		double *number = (double *)((char *)&r->config + numbers[i].place);
 		const struct json_value *at = seen_at(r, numbers[i].key);
 
-		if (at ? json_is_string(at, "auto") : *number == numbers[i].was)
-			*number = numbers[i].is;
+		if (at ? json_is_string(at, "auto") : *numbers[i].number == numbers[i].was)
+			*numbers[i].number = numbers[i].is;
 	}
 }
 

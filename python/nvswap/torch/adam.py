@@ -18,14 +18,14 @@ import torch
 from nvswap.aio import Aio
 from nvswap.config import Config
 from nvswap.errors import Error, invalid
-from nvswap.optimizer import GroupAdam
+from nvswap.optimizer import STATES, GroupAdam
 from nvswap.statistics import StepResult
 from nvswap.torch.gradients import StoredGradient
 from nvswap.torch.local import is_sharded, local, local_gradient
 from nvswap.torch.offload import Offloaded, is_offloaded
 from nvswap.torch.ranks import Ranks
 from nvswap.torch.settings import settings_of
-from nvswap.torch.state import MOMENTS, State, mapped, parts_of
+from nvswap.torch.state import State, mapped, parts_of
 
 # Of a closure: a number or a tensor.
 Loss = TypeVar("Loss")
@@ -124,6 +124,7 @@ class AdamW(torch.optim.Optimizer):
     """
 
     _decoupled = True
+    _rule = "adam"  # of nvswap.GroupRule
 
     def __init__(self, params: Any, lr: Number = 1e-3,
                  betas: Tuple[Number, Number] = (0.9, 0.999), eps: float = 1e-8,
@@ -189,7 +190,7 @@ class AdamW(torch.optim.Optimizer):
         def add() -> None:
             super(AdamW, self).add_param_group(param_group)
             try:
-                _numbers_of(self.param_groups[-1])
+                self._numbers_of(self.param_groups[-1])
                 if self._made:
                     self._store_uncovered()
             except BaseException:
@@ -312,7 +313,7 @@ class AdamW(torch.optim.Optimizer):
             for store in stores:
                 for parameter in store.pieces:
                     merged[0].set_values(parameter, {
-                        part: store.copied(parameter, part) for part in (*MOMENTS, "master")})
+                        part: store.copied(parameter, part) for part in (*STATES[self._rule], "master")})
             merged[0].optimizer.step_count = steps
 
     def _check(self, parameter: torch.nn.Parameter) -> None:
@@ -336,6 +337,7 @@ class AdamW(torch.optim.Optimizer):
 
     def _open_store(self, parameters: List[torch.nn.Parameter], added: bool) -> State:
         config, numbers = Config(self._config), self._numbers()
+        config["optimizer.params.initial_accumulator_value"] = self.defaults.get("initial_accumulator_value", 0)
         if added:
             below = f"added.{len(self._sets)}"
             paths = [os.path.join(path, below) for path in self._config.paths("optimizer")]
@@ -349,7 +351,7 @@ class AdamW(torch.optim.Optimizer):
                 max(65536, *(8 * local(parameter).numel() for parameter in parameters)))
         try:
             return State(config, {parameter: str(numbers[parameter]) for parameter in parameters},
-                         self._offloaded, self._aio)
+                         self._offloaded, self._aio, self._rule)
         except Error as error:
             if error.errno != errno.ESTALE or not self._ranks.sharded:
                 raise
@@ -493,7 +495,7 @@ class AdamW(torch.optim.Optimizer):
         return self._offloaded is not None and parameter in self._offloaded.written
 
     def _set_numbers(self) -> None:
-        numbers = {parameter: own for group in self.param_groups for own in [_numbers_of(group)]
+        numbers = {parameter: own for group in self.param_groups for own in [self._numbers_of(group)]
                    for parameter in group["params"]}
         for store in self.stores:
             steps = store.optimizer.step_count
@@ -586,7 +588,7 @@ class AdamW(torch.optim.Optimizer):
                 values.update(store.values(parameter))
             elif owner != to == self._ranks.rank:
                 values.update((part, mapped(self._config, parameter.numel()).view(parameter.shape))
-                              for part in parts_of(parameter))
+                              for part in parts_of(parameter, STATES[self._rule]))
 
         self._ranks.all("consolidate_state_dict()", read)
         for value in values.values():
@@ -600,7 +602,7 @@ class AdamW(torch.optim.Optimizer):
         Raises
         ------
         nvswap.Error
-            EINVAL: it has state that is not of Adam, or of other shapes, or the share of another rank;
+            EINVAL: it has state that is not of this optimizer, or of other shapes, or the share of another rank;
             ESTALE: it was made with a kept store, and the store has the state of another step or of
             other parameters; EBUSY: a step has failed and is not finished.
         ValueError
@@ -615,10 +617,11 @@ class AdamW(torch.optim.Optimizer):
             raise ValueError(f"the state_dict has groups of {[len(group['params']) for group in groups]} "
                              f"parameters, the optimizer of {own}")
         for group in groups:
-            _numbers_of({**self.defaults, **group})
+            self._numbers_of({**self.defaults, **group})
         ids = [number for group in groups for number in group["params"]]
-        state = {parameter: state_dict["state"][number]
-                 for number, parameter in zip(ids, self._numbers()) if number in state_dict["state"]}
+        state = self._with_steps({
+            parameter: state_dict["state"][number]
+            for number, parameter in zip(ids, self._numbers()) if number in state_dict["state"]})
         if stored is None:
             self._make_set([parameter for parameter in state if local(parameter).numel()])
         self._check_state(state, stored is not None)
@@ -630,24 +633,33 @@ class AdamW(torch.optim.Optimizer):
         for group in self.param_groups:
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
-            group["decoupled_weight_decay"] |= self._decoupled
+            if "decoupled_weight_decay" in group:
+                group["decoupled_weight_decay"] |= self._decoupled
         if stored is None:
             self._load(state)
         self._consolidated = None
         for parameter, values in state.items():
             self._set_steps(parameter, float(values["step"]))
 
+    def _numbers_of(self, group: Dict[str, Any]) -> Dict[str, Any]:
+        """The settings of a group for GroupRule.set(), after a check of all of them."""
+        return _numbers_of(group)
+
+    def _with_steps(self, state: Dict[torch.nn.Parameter, Any]) -> Dict[torch.nn.Parameter, Any]:
+        """State that another optimizer has saved, with numbers of steps."""
+        return state
+
     def _check_state(self, state: Dict[torch.nn.Parameter, Any], kept: bool) -> None:
         for parameter, values in state.items():
             # The moments of others' parameters are theirs.
             own = self._ranks.owners.get(parameter, self._ranks.rank) == self._ranks.rank
-            wanted = {"step", *(MOMENTS if own and not kept else ())}
+            wanted = {"step", *(STATES[self._rule] if own and not kept else ())}
             if own and not kept and set(values) == {"step"}:
                 raise invalid(f"the state_dict has no moments of {self._described(parameter)}: it is the share of "
                               "another rank, or goes with a kept store. Load this rank's own, what "
                               "consolidate_state_dict() has brought to one rank, or by "
                               "torch.distributed.checkpoint")
-            if not wanted <= set(values) <= {"step", "master", *(() if kept else MOMENTS)}:
+            if not wanted <= set(values) <= {"step", "master", *(() if kept else STATES[self._rule])}:
                 raise invalid(f"the state_dict has {', '.join(sorted(values))} of {self._described(parameter)} "
                               f"where {type(self).__name__} has {', '.join(sorted(wanted))}")
             for name in set(values) - {"step"}:
@@ -720,7 +732,7 @@ class Adam(AdamW):
 
 
 def _numbers_of(group: Dict[str, Any]) -> Dict[str, Any]:
-    """The settings of a group for GroupAdam.set(), after a check of all of them."""
+    """The settings of a group for GroupRule.set(), after a check of all of them."""
     for name in ("amsgrad", "capturable", "differentiable"):
         if group.get(name):
             raise invalid(f"{name} is not supported: leave it out, or use torch.optim")
@@ -731,7 +743,7 @@ def _numbers_of(group: Dict[str, Any]) -> Dict[str, Any]:
         raise invalid(f"betas are two numbers, not {group['betas']}")
     numbers = dict(lr=float(group["lr"]), betas=[float(beta) for beta in group["betas"]],
                    eps=float(group["eps"]), weight_decay=float(group["weight_decay"]),
-                   adam_w_mode=bool(group["decoupled_weight_decay"]),
+                   adam_w_mode=bool(group["decoupled_weight_decay"]), bias_correction=True,
                    grad_factor=-1.0 if group["maximize"] else 1.0)
     # Raises an error that names the setting.
     GroupAdam(1).set(0, **numbers)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The masters and moments of some of an optimizer's parameters, in one store. A parameter, or this
+The masters and states of some of an optimizer's parameters, in one store. A parameter, or this
 rank's shard of it, is cut into groups of the store of sub_group_size elements at most: its pieces.
 
 Gradients and new weights of a plain parameter in host memory are read and written where they are.
@@ -26,15 +26,13 @@ import torch
 from nvswap.aio import Aio
 from nvswap.config import Config
 from nvswap.dtypes import dtype_name
-from nvswap.optimizer import Group, GroupAdam, Optimizer
+from nvswap.optimizer import STATES, Group, GroupRule, Optimizer
 from nvswap.statistics import StepResult
 from nvswap.torch.gradients import StoredGradient
 from nvswap.torch.local import is_on_host, is_sharded, like_parameter, local
 from nvswap.torch.offload import Offloaded
 from nvswap.torch.settings import place_of_its_own
 from nvswap.torch.writes import Writes
-
-MOMENTS = ("exp_avg", "exp_avg_sq")
 
 # Gradients on their way from a device, with the event after which they are there.
 Arriving = Deque[Tuple[Any, torch.nn.Parameter, torch.Tensor]]
@@ -61,6 +59,8 @@ class State:
     offloaded : Offloaded, optional
     aio : nvswap.Aio
         That of all stores of an optimizer.
+    rule : str
+        As of nvswap.GroupRule.
 
     Attributes
     ----------
@@ -69,9 +69,12 @@ class State:
     """
 
     def __init__(self, config: Config, parameters: Dict[torch.nn.Parameter, str],
-                 offloaded: Optional[Offloaded], aio: Aio) -> None:
+                 offloaded: Optional[Offloaded], aio: Aio, rule: str) -> None:
         self._offloaded = offloaded
         self._config = config
+        self.states = STATES[rule]
+        # What a state is before the first step.
+        self._initial = float(config["optimizer.params.initial_accumulator_value"]) if rule == "adagrad" else 0.0
         self.pieces: Dict[torch.nn.Parameter, List[Piece]] = {}
         self._owners: List[Tuple[torch.nn.Parameter, Piece]] = []
         # Where steps write new weights to themselves.
@@ -99,7 +102,7 @@ class State:
                 groups.append(Group(f"{name}.{offset}", *(
                     (_part(parameter.data.view(-1), piece),) if parameter in self._memory else
                     (None, piece.numel, parameter.dtype))))
-        self._adam = GroupAdam(len(groups))
+        self._rule = GroupRule(rule, len(groups))
         # No cycle: dropping the last reference closes the store.
         own = weakref.ref(self)
 
@@ -110,7 +113,7 @@ class State:
 
         with place_of_its_own(config, "optimizer"):
             self.optimizer = Optimizer(
-                config, groups, update=self._adam, aio=aio,
+                config, groups, update=self._rule, aio=aio,
                 weights_final=None if len(self._memory) == len(parameters) else write_weights)
         self.optimizer._forget_weights()
         # A kept store has all gradients that were added, or none, also where the program drops this.
@@ -181,11 +184,11 @@ class State:
 
     def set_numbers(self, parameter: torch.nn.Parameter, missed: int, grad_factor: float,
                     **numbers: Any) -> None:
-        """Sets the numbers of Adam for the next step of a parameter that was not in `missed` of the store's."""
-        # One of 0 is not for GroupAdam, and is 0 in float32.
+        """Sets the numbers of the rule for the next step of a parameter that was not in `missed` of the store's."""
+        # One of 0 is not for GroupRule, and is 0 in float32.
         grad_factor = grad_factor * self.stored.get(parameter, 1.0) or 1e-300
         for piece in self.pieces[parameter]:
-            self._adam.set(piece.group, missed=missed, grad_factor=grad_factor, **numbers)
+            self._rule.set(piece.group, missed=missed, grad_factor=grad_factor, **numbers)
 
     def add_gradient(self, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> None:
         """Adds a gradient to those of the parameter in the store; it is copied."""
@@ -323,11 +326,11 @@ class State:
 
     def values(self, parameter: torch.nn.Parameter) -> Dict[str, torch.Tensor]:
         """
-        The moments of a parameter, and the master of one of 16 bits. They lie in files without a
+        The states of a parameter, and the master of one of 16 bits. They lie in files without a
         name beside the store, which the system writes and reads when memory is short, and which
         end with the tensors.
         """
-        return {part: self.copied(parameter, part) for part in parts_of(parameter)}
+        return {part: self.copied(parameter, part) for part in parts_of(parameter, self.states)}
 
     def copied(self, parameter: torch.nn.Parameter, part: str) -> torch.Tensor:
         """Some state of a parameter, see :meth:`values`."""
@@ -338,11 +341,11 @@ class State:
         return like_parameter(values.view(own.shape), parameter)
 
     def set_values(self, parameter: torch.nn.Parameter, values: Dict[str, Any]) -> None:
-        """Takes moments, which are zero where they are missing, and the master if there is one."""
-        for part in [*MOMENTS, *(["master"] if "master" in values else [])]:
+        """Takes states, which begin anew where they are missing, and the master if there is one."""
+        for part in [*self.states, *(["master"] if "master" in values else [])]:
             flat = local(values[part]).reshape(-1) if part in values else None
             for piece in self.pieces[parameter]:
-                self.optimizer.set_state(piece.group, part, torch.zeros(piece.numel, device="cpu")
+                self.optimizer.set_state(piece.group, part, torch.full((piece.numel,), self._initial, device="cpu")
                                          if flat is None else _part(flat, piece).float().cpu())
 
 
@@ -372,9 +375,9 @@ def _take_last(arriving: Arriving, pieces: Dict[torch.nn.Parameter, List[Piece]]
     _take_arriving(optimizer, arriving, pieces, 0)
 
 
-def parts_of(parameter: torch.nn.Parameter) -> List[str]:
+def parts_of(parameter: torch.nn.Parameter, states: Tuple[str, ...]) -> List[str]:
     """What state_dict() has of a parameter beside its steps."""
-    return [*MOMENTS, *(["master"] if parameter.dtype != torch.float32 else [])]
+    return [*states, *(["master"] if parameter.dtype != torch.float32 else [])]
 
 
 def mapped(config: Config, numel: int) -> torch.Tensor:
