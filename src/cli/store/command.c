@@ -12,9 +12,11 @@
 #define FIELD(name) offsetof(struct store_job, name)
 
 static const char *const kinds[] = {"parameters", "optimizer", NULL};
-static const struct store_job defaults = {.kind = KIND_ANY};
+/* By enum nvs_optimizer_state. */
+static const char *const states[] = {"fp32", "split", "bf16", "8bit", NULL};
+static const struct store_job defaults = {.kind = KIND_ANY, .state = STATE_NONE};
 
-enum { RANK, ROLLBACK, TO, FROM, SHARD_SIZE };
+enum { RANK, ROLLBACK, TO, FROM, SHARD_SIZE, STATE };
 static const struct option_spec options[] = {
 	[RANK] = {"rank", "N", OPTION_COUNT, FIELD(rank), .max = UINT32_MAX,
 		  .help = "only the stores of this rank"},
@@ -29,6 +31,8 @@ static const struct option_spec options[] = {
 			.max = UINT64_MAX,
 			.help = "export: several .safetensors files of at most so much data, and "
 				"their index"},
+	[STATE] = {"optimizer-state", "FORMAT", OPTION_CHOICE, FIELD(state), .choices = states,
+		   .help = "convert: the format of the state that the store is to have"},
 	{"kind", "KIND", OPTION_CHOICE, FIELD(kind), .choices = kinds,
 	 .help = "only stores of parameters, or of the optimizer"},
 	REPORT_OPTIONS(FIELD(report)),
@@ -38,15 +42,16 @@ static const struct action {
 	const char *name;
 	int (*run)(struct store_job *job);
 } actions[] = {
-	{"list", store_list},	  {"show", store_show},	    {"verify", store_verify},
-	{"repair", store_repair}, {"remove", store_remove}, {"export", store_export},
-	{"import", store_import},
+	{"list", store_list},	  {"show", store_show},	      {"verify", store_verify},
+	{"repair", store_repair}, {"remove", store_remove},   {"export", store_export},
+	{"import", store_import}, {"convert", store_convert},
 };
 
 const struct command_spec store_command = {
 	.name = "store",
-	.summary = "Looks at the stores below a path, repairs, removes, exports and fills them, "
-		   "without a configuration.",
+	.summary =
+		"Looks at the stores below a path, repairs, removes, exports, fills and converts "
+		"them, without a configuration.",
 	.notes = "list   the stores below each DIR\n"
 		 "\nshow   a store with the copies of its metadata and its tensors\n"
 		 "\nverify reads every byte, compares checksums and names each damaged tensor\n"
@@ -65,6 +70,11 @@ const struct command_spec store_command = {
 		 "stores of optimizers alone it needs --kind parameters. With "
 		 "--kind optimizer it reads what export writes into a kept store that is there, "
 		 "whose gradients and note it discards; the loss scale of fp16 begins anew\n"
+		 "\nconvert writes the moments of the one optimizer's store that is chosen anew "
+		 "in the format of --optimizer-state, as nvswap.optimizer_state has it, and "
+		 "commits: a crash leaves the old format or the new one. Moments are rounded to "
+		 "nearest, and the report counts those that have changed; nothing else changes. "
+		 "The drive needs room for the new moments beside the old ones\n"
 		 "\nDIR is a path of nvme_path; but for list, several are those of one store, in "
 		 "their order.\n\n"
 		 "Exit status: 0; 1 if a store is damaged, or can't be read; 2 for bad usage.",
@@ -80,8 +90,11 @@ static const struct action *find_action(const char *text, const struct options_g
 	static const struct {
 		unsigned option;
 		const char *action;
-	} owners[] = {
-		{ROLLBACK, "repair"}, {TO, "export"}, {FROM, "import"}, {SHARD_SIZE, "export"}};
+	} owners[] = {{ROLLBACK, "repair"},
+		      {TO, "export"},
+		      {FROM, "import"},
+		      {SHARD_SIZE, "export"},
+		      {STATE, "convert"}};
 	const char *names[COUNT_OF(actions)], *nearest;
 	const struct action *found = NULL;
 
