@@ -55,6 +55,12 @@
  *	rc = nvs_optimizer_export(optimizer, write_run, NULL, &error) ||
  *	     nvs_optimizer_import(optimizer, read_run, NULL, &error);
  *
+ * The state of a kept store in fewer bytes:
+ *
+ *	struct nvs_state_conversion done = {.size = sizeof(done)};
+ *
+ *	rc = nvs_optimizer_convert(config, NVS_STATE_8BIT, &done, &error);
+ *
  * One update of arrays in memory:
  *
  *	struct nvs_adam_update update = {
@@ -525,6 +531,31 @@ NVS_API int nvs_optimizer_commit(struct nvs_optimizer *optimizer, struct nvs_err
 NVS_API int nvs_optimizer_set_note(struct nvs_optimizer *optimizer, const void *note, size_t nbytes,
 				   struct nvs_error *error);
 NVS_API int nvs_optimizer_get_note(struct nvs_optimizer *optimizer, void *note, size_t *nbytes);
+
+struct nvs_state_conversion {
+	size_t size; /* of this structure in bytes; the caller sets it, see nvs_error */
+	enum nvs_optimizer_state from, to; /* NVS_STATE_SPLIT in a kept store is NVS_STATE_FP32 */
+	uint64_t numel;			   /* elements of all groups */
+	uint64_t rounded;		   /* of their 2 x numel moments, those that have changed */
+	uint64_t step;			   /* steps so far */
+	uint64_t generation;		   /* number of the store's last commit */
+};
+/*
+ * Converts the state of a kept store to another format, as nvs_optimizer_open with `groups` NULL
+ * finds it, which must not be open, and commits that: a crash at any moment leaves the store in the
+ * old format or in the new one, and so does an error. Moments are rounded to nearest; master
+ * weights, gradients, the loss scale, the note and a step that is unfinished stay. fp32 has all
+ * values of the other formats, so what is converted to it and back has the same bits, but for moments
+ * of 8 bits that underflow. The store grows by the new moments, and keeps the room of the old ones
+ * for what is written later. *result is set if 0 is returned. If the store has the format, nothing is
+ * done.
+ * Errors: those of nvs_optimizer_open with `groups` NULL and those of nvs_optimizer_commit, and
+ * -EINVAL     `result` is NULL or its size is not set, or `state` is no format
+ * -EROFS      nvswap.read_only is true
+ * -ENOSPC     the drive has no room for the new moments beside the old ones
+ */
+NVS_API int nvs_optimizer_convert(const struct nvs_config *config, enum nvs_optimizer_state state,
+				  struct nvs_state_conversion *result, struct nvs_error *error);
 
 /* One Adam update of the caller's arrays, which have numel elements and do not overlap. */
 struct nvs_adam_update {

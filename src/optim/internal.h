@@ -15,7 +15,7 @@
  *	state: initial bulk tiles ranges
  *	step: update step
  *	kept: groups header stored_groups keep
- *	optimizer: info optimizer
+ *	optimizer: info optimizer convert
  */
 #ifndef OPTIM_INTERNAL_H
 #define OPTIM_INTERNAL_H
@@ -458,5 +458,8 @@ int header_check(struct nvs_optimizer *optimizer, struct nvs_error *error);
 /* Adopts the header's state or makes a new header; the tiles are registered. */
 int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error);
 int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error);
+/* Commits the engine with the header that the store has, but for the format of the state. */
+int keep_commit_format(struct nvs_optimizer *optimizer, enum nvs_optimizer_state state,
+		       struct nvs_error *error);
 
 #endif

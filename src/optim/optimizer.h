@@ -14,6 +14,10 @@ int optimizer_open_with(struct nvs_optimizer **optimizer, const struct nvs_confi
 			const struct nvs_group_spec *groups, size_t n,
 			const struct nvs_optimizer_options *options, const struct engine_ops *ops,
 			void *ops_arg, struct nvs_error *error);
+/* nvs_optimizer_convert likewise. */
+int optimizer_convert_with(const struct nvs_config *config, enum nvs_optimizer_state state,
+			   struct nvs_state_conversion *result, const struct engine_ops *ops,
+			   void *ops_arg, struct nvs_error *error);
 
 /*
  * Transfers the state of whole tiles. A tile has the number of a flight from its first begin() to

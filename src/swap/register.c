@@ -297,14 +297,11 @@ int nvs_tensor_register(struct nvs_engine *engine, const struct nvs_tensor_spec 
 
 /* ---- Renaming and forgetting ---- */
 
-int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const char *name,
-		      struct nvs_error *error)
+int batch_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const char *name,
+		 struct nvs_error *error)
 {
-	HOLD_CANCEL;
-	int rc = check_unowned(engine, OTHER_TENSORS, error);
+	int rc = check_arguments(engine, &tensor, 1, error);
 
-	if (!rc)
-		rc = check_arguments(engine, &tensor, 1, error);
 	if (!rc)
 		rc = check_name(engine, name, error);
 	if (!rc)
@@ -319,14 +316,20 @@ int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, cons
 	return rc;
 }
 
-int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const char *name,
 		      struct nvs_error *error)
 {
 	HOLD_CANCEL;
 	int rc = check_unowned(engine, OTHER_TENSORS, error);
 
-	if (!rc)
-		rc = check_arguments(engine, tensors, n, error);
+	return rc ? rc : batch_rename(engine, tensor, name, error);
+}
+
+int batch_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		 struct nvs_error *error)
+{
+	int rc = check_arguments(engine, tensors, n, error);
+
 	/* Rows that the caller has registered are no contents of their own. */
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = tensors[i]->rest->rows ? 0 : check_writable(engine, error);
@@ -366,4 +369,13 @@ int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 		events_changed(engine);
 	engine_unlock(engine);
 	return rc;
+}
+
+int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		      struct nvs_error *error)
+{
+	HOLD_CANCEL;
+	int rc = check_unowned(engine, OTHER_TENSORS, error);
+
+	return rc ? rc : batch_forget(engine, tensors, n, error);
 }

@@ -45,6 +45,10 @@ int engine_set_note(struct nvs_engine *engine, const void *note, size_t nbytes,
 /* nvs_tensor_register, and so on. */
 int batch_register(struct nvs_engine *engine, const struct nvs_tensor_spec *specs, size_t n,
 		   struct nvs_tensor **tensors, struct nvs_error *error);
+int batch_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+		 struct nvs_error *error);
+int batch_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const char *name,
+		 struct nvs_error *error);
 int batch_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 	      int timeout_ms, uint64_t *pin, struct nvs_error *error);
 int batch_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,

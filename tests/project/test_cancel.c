@@ -237,6 +237,7 @@ static void call_optimizer(const struct nvs_config *settings)
 					  .master = state,
 					  .momentum_buffer = state + NUMEL};
 	struct nvs_gradient_sums sums = {.size = sizeof(sums)};
+	struct nvs_state_conversion converted = {.size = sizeof(converted)};
 	struct nvs_checkpoint *checkpoint;
 	struct nvs_optimizer *opened;
 	void *moved[] = {weights};
@@ -267,6 +268,7 @@ static void call_optimizer(const struct nvs_config *settings)
 	CALL(nvs_optimizer_close(opened, &error));
 	CALL(nvs_optimizer_open(&opened, settings, &group, 1, NULL, &error));
 	CALL(nvs_optimizer_abandon(opened, &error));
+	CALL(nvs_optimizer_convert(settings, NVS_STATE_BF16, &converted, &error));
 	CALL(nvs_adam_update(&update, &error));
 	CALL(nvs_rule_update(&by_rule, &error));
 }

@@ -389,6 +389,14 @@ static void trace_functions(void)
 	REFUSES(nvs_trace_write(trace, NULL, NULL, &error));
 }
 
+static void conversion_functions(void)
+{
+	struct nvs_state_conversion converted = {.size = sizeof(converted)};
+
+	REFUSES(nvs_optimizer_convert(NULL, NVS_STATE_BF16, &converted, &error));
+	REFUSES(nvs_optimizer_convert(config, NVS_STATE_BF16, NULL, &error));
+}
+
 static void gradient_functions(void)
 {
 	struct nvs_gradient_sums sums = {.size = sizeof(sums)};
@@ -514,6 +522,7 @@ TEST(every_function_refuses_null_and_unknown_enumerators)
 						store_functions,
 						trace_functions,
 						gradient_functions,
+						conversion_functions,
 						state_functions,
 						optimizer_functions,
 						checkpoint_functions};

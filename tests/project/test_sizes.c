@@ -325,6 +325,26 @@ static int get_store_repairs(void *repairs)
 	return nvs_store_repair(&place, 0, repairs, NULL);
 }
 
+/* Of a store that has the format. */
+static int get_conversion(void *conversion)
+{
+	static const struct nvs_group_spec group = {
+		.size = sizeof(group), .name = "g", .dtype = NVS_F32, .numel = 8};
+	struct nvs_config *keeping;
+	struct nvs_optimizer *made;
+	struct nvs_error error = {.size = sizeof(error)};
+	int rc;
+
+	SUCCEEDS(nvs_config_copy(config, &keeping, &error), &error);
+	SUCCEEDS(nvs_config_set(keeping, "nvswap.keep", "true", &error), &error);
+	SUCCEEDS(nvs_config_set_paths(keeping, NVS_OFFLOAD_OPTIMIZER, &kept[1], 1, &error), &error);
+	SUCCEEDS(nvs_optimizer_open(&made, keeping, &group, 1, NULL, &error), &error);
+	SUCCEEDS(nvs_optimizer_close(made, &error), &error);
+	rc = nvs_optimizer_convert(keeping, NVS_STATE_FP32, conversion, NULL);
+	nvs_config_close(keeping);
+	return rc;
+}
+
 static int get_checkpoint_tensor(void *of_checkpoint)
 {
 	return nvs_checkpoint_get(checkpoint, 0, of_checkpoint);
@@ -359,6 +379,7 @@ TEST(every_result_is_written_within_its_size)
 		{get_store_tensor, sizeof(struct nvs_store_tensor)},
 		{get_store_verdict, sizeof(struct nvs_store_verdict)},
 		{get_store_repairs, sizeof(struct nvs_store_repairs)},
+		{get_conversion, sizeof(struct nvs_state_conversion)},
 	};
 	static _Alignas(16) unsigned char bytes[65536];
 

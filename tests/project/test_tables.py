@@ -28,7 +28,8 @@ nvs_store_get_info nvs_store_get_tensor""".split())
 RESULTS = set("""
 nvs_io_stats nvs_aio_stats nvs_stored_tensor nvs_pool_stats nvs_engine_stats nvs_advice nvs_update
 nvs_step_result nvs_state_run nvs_optimizer_info nvs_group_info nvs_step_io nvs_tensor_info nvs_store_info
-nvs_store_copy nvs_store_tensor nvs_store_verdict nvs_store_repairs nvs_checkpoint_tensor""".split())
+nvs_store_copy nvs_store_tensor nvs_store_verdict nvs_store_repairs nvs_checkpoint_tensor
+nvs_state_conversion""".split())
 
 
 def all_are_in(what, names, test):

@@ -427,3 +427,61 @@ TEST(the_nth_fault_in_close_leaves_the_last_commit)
 	for (size_t i = 1; i < LENGTH(ways); i++)
 		every_fault_in_commit_comes_once(&ways[i], true);
 }
+
+/* ---- Conversions ---- */
+
+/* A store of bf16 has the values that it has in fp32: they are the same after a failure or not. */
+static bool nth_fails_in_conversion(struct run *run, const struct faulty *what,
+				    const struct snapshot *due, uint64_t n)
+{
+	struct nvs_state_conversion result = {.size = sizeof(result)};
+	enum nvs_optimizer_state *now = &run->o.config.optimizer_state;
+	enum nvs_optimizer_state wanted = *now == NVS_STATE_BF16 ? NVS_STATE_FP32 : NVS_STATE_BF16;
+	struct inject_held before = inject_held();
+	bool failed;
+	int rc;
+
+	run->unmarked = false;
+	arm(run, what, n);
+	rc = optimizer_convert_with(&run->o.config, wanted, &result, &engine_sim, run->o.sim,
+				    &run->o.error);
+	failed = nth_disarm(run->o.sim);
+	assert_true(failed || !rc);
+	assert_same_held(&before, "a conversion", n);
+	if (!failed_as_injected(run, what, rc)) {
+		/* What is read ahead is read again, and what is written before the commit is
+		 * written again. */
+		if (failed && !run->unmarked && !what->ios && !survived(run) &&
+		    strcmp(inject_failed_call(), "flock") != 0)
+			fail_msg("%s failed, n %" PRIu64 ", but no error was reported",
+				 inject_failed_call(), n);
+		*now = wanted;
+	}
+	DONE(&run->o, optim_open(&run->o));
+	IS_AS(&run->o, due);
+	optim_shut(&run->o);
+	return failed;
+}
+
+TEST(the_nth_fault_in_a_conversion_leaves_the_format_before)
+{
+	for (size_t i = 0; i < LENGTH(ways); i++) {
+		struct snapshot due;
+		struct run run;
+		uint64_t n = 1;
+
+		run_make(&run);
+		run.o.config.keep = true;
+		run.o.config.optimizer_state = NVS_STATE_BF16;
+		run.o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0.6;
+		DONE(&run.o, optim_open(&run.o));
+		optim_run(&run.o, 1, 2);
+		snapshot_take(&run.o, &due);
+		optim_shut(&run.o);
+		while (n < N_LIMIT && nth_fails_in_conversion(&run, &ways[i], &due, n))
+			n += ways[i].ios ? 1 : at_length(1, 5);
+		assert_in_range(n, 2, N_LIMIT - 1);
+		snapshot_free(&due);
+		optim_close(&run.o);
+	}
+}

@@ -137,12 +137,14 @@ def an_optimizer_with_state_before_its_first_step_is_refused(directory):
     assert "Adagrad has state before its first step" in str(error), error
 
 
-def losses_of(directory, device, depth="swappers", dtype="fp32", fp16=None, bf16=None, zero=None, clipping=1.0, **kind):
+def losses_of(directory, device, depth="swappers", dtype="fp32", fp16=None, bf16=None, zero=None, clipping=1.0,
+              nvswap=None, **kind):
     """The losses of a job whose optimizer the configuration names."""
     config = configuration(directory if device == "nvme" else None, device, dtype, depth, bf16=bf16,
                            zero={"sub_group_size": WIDTH * WIDTH, **(zero or {})})
     config.update(gradient_accumulation_steps=1, zero_allow_untested_optimizer=True,
                   zero_force_ds_cpu_optimizer=False, optimizer=kind)
+    config.get("nvswap", {}).update(nvswap or {})
     if clipping is None:
         del config["gradient_clipping"]
     else:
@@ -195,17 +197,26 @@ def state_in_16_bits_is_that_of_a_job_in_memory_or_refused_by_its_key(directory)
     adam, master, seen = {"type": "AdamW", "params": {"lr": 0.01}}, "bf16_master_weights_and_grads", []
     for dtype, blocks, key in (
             ("bf16", {"bf16": {master: True}}, f"bf16.{master}"),
-            ("bf16", {"bf16": {master: True, "bf16_optimizer_states": True}}, f"bf16.{master}"),
             ("fp16", {"fp16": {"fp16_master_weights_and_grads": True}}, "fp16.fp16_master_weights_and_grads")):
         seen.append(same_losses(directory, dtype=dtype, **blocks, **adam))
         error = raises(OSError, lambda dtype=dtype, blocks=blocks: losses_of(
             directory, "nvme", "step", dtype, **blocks, **adam), errno.ENOTSUP)
         assert error.tensor == key and key in str(error) and '"swappers"' in str(error), error
-    assert seen[0] != seen[1]
+    assert seen[0] != same_losses(directory, dtype="bf16", bf16={master: True, "bf16_optimizer_states": True}, **adam)
     # Moments in the type of the master weights, which is float32.
     off = {"type": "AdamW", "params": {"lr": 0.01, "fp32_optimizer_states": False}}
     in_memory = same_losses(directory, dtype="bf16", **off)
     assert losses_of(directory, "nvme", "step", "bf16", **off) == in_memory
+
+
+@promise
+def bf16_optimizer_states_chooses_the_format_at_depth_step_unless_nvswap_does(directory):
+    adam = {"type": "AdamW", "params": {"lr": 0.01}}
+    theirs = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
+    found = {(keys, state): losses_of(directory, "nvme", "step", "bf16", bf16=theirs if keys else None,
+                                      nvswap={"optimizer_state": state} if state else None, **adam)
+             for keys, state in ((False, "fp32"), (False, "bf16"), (True, None), (True, "fp32"))}
+    assert found[True, None] == found[False, "bf16"] != found[False, "fp32"] == found[True, "fp32"], found
 
 
 @promise

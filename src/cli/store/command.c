@@ -12,9 +12,11 @@
 #define FIELD(name) offsetof(struct store_job, name)
 
 static const char *const kinds[] = {"parameters", "optimizer", NULL};
-static const struct store_job defaults = {.kind = KIND_ANY};
+/* By enum nvs_optimizer_state. */
+static const char *const states[] = {"fp32", "split", "bf16", "8bit", NULL};
+static const struct store_job defaults = {.kind = KIND_ANY, .state = STATE_NONE};
 
-enum { RANK, KIND, ROLLBACK, TO, FROM, SHARD_SIZE, CHECK };
+enum { RANK, KIND, ROLLBACK, TO, FROM, SHARD_SIZE, CHECK, STATE };
 static const struct option_spec options[] = {
 	[RANK] = {"rank", "N", OPTION_COUNT, FIELD(rank), .max = UINT32_MAX,
 		  .help = "only the stores of this rank"},
@@ -34,6 +36,8 @@ static const struct option_spec options[] = {
 				"their index"},
 	[CHECK] = {"check", NULL, OPTION_FLAG, FIELD(check),
 		   .help = "checksum: compare the tensors with the checksums that are there"},
+	[STATE] = {"optimizer-state", "FORMAT", OPTION_CHOICE, FIELD(state), .choices = states,
+		   .help = "convert: the format of the state that the store is to have"},
 	REPORT_OPTIONS(FIELD(report)),
 };
 
@@ -41,15 +45,16 @@ static const struct action {
 	const char *name;
 	int (*run)(struct store_job *job);
 } actions[] = {
-	{"list", store_list},	  {"show", store_show},		{"verify", store_verify},
-	{"repair", store_repair}, {"remove", store_remove},	{"export", store_export},
-	{"import", store_import}, {"checksum", store_checksum},
+	{"list", store_list},	  {"show", store_show},	      {"verify", store_verify},
+	{"repair", store_repair}, {"remove", store_remove},   {"export", store_export},
+	{"import", store_import}, {"convert", store_convert}, {"checksum", store_checksum},
 };
 
 const struct command_spec store_command = {
 	.name = "store",
-	.summary = "Looks at the stores below a path, repairs, removes, exports and fills them, "
-		   "without a configuration.",
+	.summary =
+		"Looks at the stores below a path, repairs, removes, exports, fills and converts "
+		"them, without a configuration.",
 	.notes =
 		"list   the stores below each DIR\n"
 		"\nshow   a store with the copies of its metadata and its tensors\n"
@@ -69,6 +74,11 @@ const struct command_spec store_command = {
 		"stores of optimizers alone it needs --kind parameters. With "
 		"--kind optimizer it reads what export writes into a kept store that is there, "
 		"whose gradients and note it discards; the loss scale of fp16 begins anew\n"
+		"\nconvert writes the moments of the one optimizer's store that is chosen anew "
+		"in the format of --optimizer-state, as nvswap.optimizer_state has it, and "
+		"commits: a crash leaves the old format or the new one. Moments are rounded to "
+		"nearest, and the report counts those that have changed; nothing else changes. "
+		"The drive needs room for the new moments beside the old ones\n"
 		"\nchecksum writes the checksums of the tensors of each .safetensors file FILE "
 		"that DIR "
 		"is, or that is in the folder or index DIR, to FILE.checksums, where verify of the "
@@ -92,7 +102,8 @@ static const struct action *find_action(const char *text, const struct options_g
 	} owners[] = {{ROLLBACK, "repair"},
 		      {FROM, "import"},
 		      {SHARD_SIZE, "export"},
-		      {CHECK, "checksum"}};
+		      {CHECK, "checksum"},
+		      {STATE, "convert"}};
 	const char *names[COUNT_OF(actions)], *nearest;
 	const struct action *found = NULL;
 

@@ -17,11 +17,7 @@
 #include "base/text.h"
 #include "cli/store/store.h"
 
-#define MIB	    ((uint64_t)1 << 20)
-#define POOL_MIN    (64 * MIB)
-#define POOL_MAX    (512 * MIB)
-#define PARTS	    3u /* of a group, at most: fp32 and the states of the rule */
-#define TILES_LEAST 4u /* in the pool */
+#define PARTS 3u /* of a group, at most: fp32 and the states of the rule */
 
 /* What is copied, and how it went. */
 struct copy {
@@ -29,7 +25,7 @@ struct copy {
 	struct nvs_store_place place;
 	bool in;		    /* to the store */
 	bool universal;		    /* the checkpoint is a directory */
-	uint64_t stored, largest;   /* bytes of the store's tensors; of one */
+	struct store_size size;	    /* of the store, or of the tensors that it gets */
 	uint64_t n, nbytes, commit; /* tensors, or groups of an optimizer */
 	uint64_t step;		    /* of an optimizer */
 	struct nvs_error error;
@@ -39,55 +35,6 @@ static int no_memory(struct copy *copy)
 {
 	error_set(&copy->error, -ENOMEM, "no memory for the tensors");
 	return -ENOMEM;
-}
-
-/*
- * Settings that need no file, for data of `total` bytes that moves in pieces of up to `largest`: the
- * pool has several transfers at a time, or two of the largest. Close *config in any case.
- */
-static int configure(struct copy *copy, uint64_t total, uint64_t largest,
-		     struct nvs_config **config)
-{
-	const struct nvs_store_place *place = &copy->place;
-	bool optimizer = place->optimizer;
-	uint64_t pool = max_u64(max_u64(min_u64(total, POOL_MAX), 2 * largest), POOL_MIN);
-	/* The pool is one buffer, of elements of float32. */
-	const struct {
-		const char *key;
-		uint64_t number;
-	} settings[] = {
-		{optimizer ? "offload_optimizer.buffer_count" : "offload_param.buffer_count", 1},
-		{optimizer ? "zero_optimization.sub_group_size" : "offload_param.buffer_size",
-		 (pool + 3) / 4},
-		{"aio.block_size", MIB},
-		{"aio.queue_depth", 32},
-		{"nvswap.rank", place->rank},
-		{copy->in ? "nvswap.keep" : "nvswap.read_only", 1},
-		{"offload_param.max_in_cpu", 0}, /* last: not of an optimizer */
-	};
-	int rc = nvs_config_open(config, &copy->error);
-
-	if (!rc)
-		rc = nvs_config_set_paths(*config,
-					  optimizer ? NVS_OFFLOAD_OPTIMIZER : NVS_OFFLOAD_PARAM,
-					  place->paths, place->npaths, &copy->error);
-	for (size_t i = 0; i < COUNT_OF(settings) - optimizer && !rc; i++)
-		rc = nvs_config_set_number(*config, settings[i].key, settings[i].number,
-					   &copy->error);
-	return rc;
-}
-
-/* Passes on what opening the store returned; after -EBUSY the error tells which process has it. */
-static int opened(struct copy *copy, int rc)
-{
-	struct nvs_store *store;
-
-	/* The engine's advice is for programs: they can take another rank. */
-	if (rc != -EBUSY || nvs_store_open(&copy->place, NVS_STORE_LOCK, &store, &copy->error))
-		return rc;
-	nvs_store_close(store);
-	return error_set(&copy->error, rc, "a process reads the store at %s: wait until it ends",
-			 copy->place.paths[0]);
 }
 
 /* ---- Parameters ---- */
@@ -161,7 +108,6 @@ static int copy_parameters(struct copy *copy)
 	struct nvs_checkpoint *checkpoint = NULL;
 	struct nvs_config *config = NULL;
 	struct nvs_engine *engine = NULL;
-	uint64_t total = copy->stored;
 	int rc = 0;
 
 	if (copy->in) {
@@ -171,15 +117,15 @@ static int copy_parameters(struct copy *copy)
 		copy->n = nvs_checkpoint_count(checkpoint);
 		for (size_t i = 0; !nvs_checkpoint_get(checkpoint, i, &tensor); i++) {
 			copy->nbytes += tensor.nbytes;
-			copy->largest = max_u64(copy->largest, tensor.nbytes);
+			copy->size.largest = max_u64(copy->size.largest, tensor.nbytes);
 		}
-		total = copy->nbytes;
+		copy->size.bytes = copy->nbytes;
 	}
-	rc = configure(copy, total, copy->largest, &config);
+	rc = store_settings(&copy->place, copy->in, &copy->size, &config, &copy->error);
 	if (!rc)
 		rc = nvs_engine_open(&engine, config, NVS_OFFLOAD_PARAM, &copy->error);
 	nvs_config_close(config);
-	rc = opened(copy, rc);
+	rc = store_opened(&copy->place, rc, &copy->error);
 	if (!rc)
 		rc = take_tensors(copy, engine, checkpoint, (size_t)copy->n, &items);
 	if (!rc)
@@ -268,16 +214,14 @@ static int move_file(struct copy *copy, struct nvs_optimizer *optimizer)
 
 static int copy_optimizer(struct copy *copy)
 {
-	/* The largest tensors are the parts of tiles. */
-	uint64_t tiles = TILES_LEAST * PARTS * copy->largest;
 	struct nvs_optimizer *optimizer = NULL;
 	struct nvs_config *config = NULL;
-	int rc = configure(copy, copy->stored, tiles / 2, &config);
+	int rc = store_settings(&copy->place, copy->in, &copy->size, &config, &copy->error);
 
 	if (!rc)
 		rc = nvs_optimizer_open(&optimizer, config, NULL, 0, NULL, &copy->error);
 	nvs_config_close(config);
-	rc = opened(copy, rc);
+	rc = store_opened(&copy->place, rc, &copy->error);
 	if (!rc)
 		rc = count_groups(copy, optimizer);
 	/* Gradients and the note of the last commit belong to the state that is replaced. */
@@ -344,17 +288,9 @@ static int run_copy(struct copy *copy)
 /* Runs it on a store that is there. */
 static int copy_stored(struct copy *copy)
 {
-	struct nvs_store_tensor tensor = {.size = sizeof(tensor)};
-	struct nvs_store_info info;
-	struct nvs_store *store = store_look(&copy->place, 0, &info);
-
-	if (!store)
+	if (!store_measure(&copy->place, &copy->size))
 		return STATUS_FAILED;
-	for (uint64_t i = 0; !nvs_store_get_tensor(store, i, &tensor); i++)
-		copy->largest = max_u64(copy->largest, tensor.nbytes);
-	copy->n = info.tensors;
-	copy->stored = info.tensor_bytes;
-	nvs_store_close(store);
+	copy->n = copy->size.tensors;
 	return run_copy(copy);
 }
 

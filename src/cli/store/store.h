@@ -6,6 +6,8 @@
 #ifndef CLI_STORE_STORE_H
 #define CLI_STORE_STORE_H
 
+#include <limits.h>
+
 #include "base/json/write.h"
 #include "cli/commands.h"
 #include "cli/options/options.h"
@@ -13,6 +15,7 @@
 extern const struct command_spec store_command;
 
 enum store_kind { KIND_PARAMETERS, KIND_OPTIMIZER, KIND_ANY };
+#define STATE_NONE UINT_MAX
 
 /* The options, and where the report goes. */
 struct store_job {
@@ -27,6 +30,7 @@ struct store_job {
 		*from; /* checkpoints of export and import, a directory of checksum; NULL: none */
 	bool check;
 	uint64_t shard_bytes;
+	unsigned state; /* enum nvs_optimizer_state, that convert makes; STATE_NONE: none */
 	struct report_options report;
 	FILE *out;
 	struct json_writer *json; /* NULL: text */
@@ -49,6 +53,20 @@ bool store_choice_open(const struct store_job *job);
 struct nvs_store *store_look(const struct nvs_store_place *place, unsigned flags,
 			     struct nvs_store_info *info);
 
+struct store_size {
+	uint64_t tensors, bytes, largest; /* bytes of all of them, and of one */
+};
+/* Measures a store that is there; false after saying why it can't. */
+bool store_measure(const struct nvs_store_place *place, struct store_size *size);
+/*
+ * Settings by which the library opens a store of that size, to write or only to read: the pool has
+ * several transfers at a time, or two of the largest tensors. Close *config in any case.
+ */
+int store_settings(const struct nvs_store_place *place, bool writes, const struct store_size *size,
+		   struct nvs_config **config, struct nvs_error *error);
+/* Passes on what opening it returned; after -EBUSY the error tells which process has it. */
+int store_opened(const struct nvs_store_place *place, int rc, struct nvs_error *error);
+
 /* The actions; each returns the exit status. */
 int store_list(struct store_job *job);
 int store_show(struct store_job *job);
@@ -58,6 +76,7 @@ int store_repair(struct store_job *job);
 int store_export(struct store_job *job);
 int store_import(struct store_job *job);
 int store_checksum(struct store_job *job);
+int store_convert(struct store_job *job);
 
 /* Prints "/path  rank 0" or "/path  rank 0, optimizer". */
 void store_print_name(FILE *out, const char *path, uint32_t rank, bool optimizer);

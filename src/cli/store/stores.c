@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The stores that the options choose, one after the other, and their names.
+ * The stores that the options choose, one after the other, their names, and how the library opens them
+ * without a configuration.
  */
 #include <errno.h>
 
+#include "base/error.h"
+#include "base/numbers.h"
 #include "cli/store/store.h"
 
 /* The chosen place from number *index on; -ENODATA: there is none. */
@@ -77,6 +80,70 @@ struct nvs_store *store_look(const struct nvs_store_place *place, unsigned flags
 	}
 	nvs_store_get_info(store, info);
 	return store;
+}
+
+bool store_measure(const struct nvs_store_place *place, struct store_size *size)
+{
+	struct nvs_store_tensor tensor = {.size = sizeof(tensor)};
+	struct nvs_store_info info;
+	struct nvs_store *store = store_look(place, 0, &info);
+
+	if (!store)
+		return false;
+	*size = (struct store_size){.tensors = info.tensors, .bytes = info.tensor_bytes};
+	for (uint64_t i = 0; !nvs_store_get_tensor(store, i, &tensor); i++)
+		size->largest = max_u64(size->largest, tensor.nbytes);
+	nvs_store_close(store);
+	return true;
+}
+
+#define MIB	 ((uint64_t)1 << 20)
+#define POOL_MIN (64 * MIB)
+#define POOL_MAX (512 * MIB)
+#define TILES	 4u /* of an optimizer in the pool, of which the largest tensors are parts */
+#define PARTS	 3u
+
+int store_settings(const struct nvs_store_place *place, bool writes, const struct store_size *size,
+		   struct nvs_config **config, struct nvs_error *error)
+{
+	bool optimizer = place->optimizer;
+	uint64_t least = (optimizer ? TILES * PARTS : 2) * size->largest;
+	uint64_t pool = max_u64(max_u64(min_u64(size->bytes, POOL_MAX), least), POOL_MIN);
+	/* The pool is one buffer, of elements of float32. */
+	const struct {
+		const char *key;
+		uint64_t number;
+	} settings[] = {
+		{optimizer ? "offload_optimizer.buffer_count" : "offload_param.buffer_count", 1},
+		{optimizer ? "zero_optimization.sub_group_size" : "offload_param.buffer_size",
+		 (pool + 3) / 4},
+		{"aio.block_size", MIB},
+		{"aio.queue_depth", 32},
+		{"nvswap.rank", place->rank},
+		{writes ? "nvswap.keep" : "nvswap.read_only", 1},
+		{"offload_param.max_in_cpu", 0}, /* last: not of an optimizer */
+	};
+	int rc = nvs_config_open(config, error);
+
+	if (!rc)
+		rc = nvs_config_set_paths(*config,
+					  optimizer ? NVS_OFFLOAD_OPTIMIZER : NVS_OFFLOAD_PARAM,
+					  place->paths, place->npaths, error);
+	for (size_t i = 0; i < COUNT_OF(settings) - optimizer && !rc; i++)
+		rc = nvs_config_set_number(*config, settings[i].key, settings[i].number, error);
+	return rc;
+}
+
+int store_opened(const struct nvs_store_place *place, int rc, struct nvs_error *error)
+{
+	struct nvs_store *store;
+
+	/* The engine's advice is for programs: they can take another rank. */
+	if (rc != -EBUSY || nvs_store_open(place, NVS_STORE_LOCK, &store, error))
+		return rc;
+	nvs_store_close(store);
+	return error_set(error, rc, "a process reads the store at %s: wait until it ends",
+			 place->paths[0]);
 }
 
 void store_print_name(FILE *out, const char *path, uint32_t rank, bool optimizer)

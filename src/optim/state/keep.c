@@ -140,11 +140,10 @@ static int adopt_format(struct nvs_optimizer *optimizer, struct nvs_error *error
 		return 0;
 	return error_about(error, -ESTALE, "nvswap.optimizer_state", 0, 0,
 			   "the kept store holds optimizer state in %s, and %s is asked for: set "
-			   "nvswap.optimizer_state to \"%s\"; or export the state with "
-			   "nvswap store export, remove the store, make it anew with this setting, "
-			   "and import the state",
+			   "nvswap.optimizer_state to \"%s\", or convert the store by nvswap store "
+			   "convert --optimizer-state %s",
 			   optimizer_state_name(stored), optimizer_state_name(optimizer->state),
-			   optimizer_state_name(stored));
+			   optimizer_state_name(stored), optimizer_state_name(optimizer->state));
 }
 
 int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nvs_error *error)
@@ -427,6 +426,19 @@ int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
 		rc = engine_commit(optimizer->engine, error);
 	tiles_resume(optimizer, !rc);
 	return rc;
+}
+
+int keep_commit_format(struct nvs_optimizer *optimizer, enum nvs_optimizer_state state,
+		       struct nvs_error *error)
+{
+	int rc;
+
+	assert(optimizer->keep && optimizer->stored.ntiles);
+	optimizer->stored.state = state;
+	header_encode(&optimizer->stored, optimizer->header);
+	rc = write_from(optimizer, optimizer->header_tensor, optimizer->header,
+			optimizer->header_bytes, &optimizer->stored_sums[0], error);
+	return rc ? rc : engine_commit(optimizer->engine, error);
 }
 
 int nvs_optimizer_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)

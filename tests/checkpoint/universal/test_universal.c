@@ -178,6 +178,56 @@ TEST(a_universal_checkpoint_has_the_states_of_the_rule)
 	REFUSED(&other, import_from(&other, path), -ENOENT, "exp_avg");
 }
 
+/* All of bf16, whose masters may be weights and remainders. */
+static const struct group halves[] = {{"first", 100100, NVS_BF16}, {"second", 300011, NVS_BF16}};
+
+static void start_in(struct optim *on, enum nvs_optimizer_state state, uint64_t steps)
+{
+	optim_init(on, halves, COUNT(halves));
+	on->config.optimizer_state = state;
+	DONE(on, optim_open(on));
+	optim_run(on, 1, steps);
+}
+
+TEST(state_in_fewer_bytes_is_exported_as_float32_and_imported_into_any_format)
+{
+	const char *directory = temp_directory();
+	const char *path = path_in(directory, "packed"), *again = path_in(directory, "again");
+	struct nvs_optimizer_info info = {.size = sizeof(info)};
+	struct nvs_checkpoint_param whole[COUNT(halves)];
+	struct stat status;
+
+	for (size_t i = 0; i < COUNT(halves); i++)
+		whole[i] = (struct nvs_checkpoint_param){.size = sizeof(whole[i]),
+							 .name = halves[i].name,
+							 .group = i,
+							 .numel = halves[i].numel};
+	for (enum nvs_optimizer_state kind = NVS_STATE_SPLIT; kind <= NVS_STATE_8BIT; kind++) {
+		start_in(&optim, kind, 4);
+		DONE(&optim, nvs_optimizer_get_info(optim.optimizer, &info, &optim.error));
+		assert_true(info.state == kind && info.split_numel == info.numel);
+		DONE(&optim, nvs_checkpoint_export_universal(optim.optimizer, whole, COUNT(halves),
+							     path, NULL, &optim.error));
+		assert_int_equal(stat(path_in(path, "zero/first/exp_avg.pt"), &status), 0);
+		assert_in_range(status.st_size, 100100 * sizeof(float),
+				100100 * sizeof(float) + 8192);
+		start_in(&other, NVS_STATE_FP32, 1);
+		DONE(&other, import_as(&other, whole, COUNT(halves), path));
+		other.result.norm = optim.result.norm;
+		IS_LIKE(&optim, &other);
+		DONE(&other, nvs_checkpoint_export_universal(other.optimizer, whole, COUNT(halves),
+							     again, NULL, &other.error));
+		optim_close(&other);
+		start_in(&other, kind, 1);
+		DONE(&other, import_as(&other, whole, COUNT(halves), again));
+		other.result.norm = optim.result.norm;
+		IS_LIKE(&optim, &other);
+		assert_int_equal(steps_of(&other), 4);
+		optim_close(&other);
+		optim_close(&optim);
+	}
+}
+
 /* ---- Several ranks ---- */
 
 #define RANKS_MAX    4u

@@ -312,6 +312,59 @@ TEST(a_store_of_state_in_use_is_neither_read_nor_filled)
 	SUCCEEDS(nvs_optimizer_close(optimizer, &error), &error);
 }
 
+TEST(a_store_is_converted_to_another_format_and_back)
+{
+	const char *path = temp_directory(), *same = temp_directory();
+	struct nvs_config *config = configure(&path, 1);
+	struct nvs_optimizer *optimizer;
+
+	make_state(&path, 1, 3);
+	make_state(&same, 1, 3);
+	SAYS(0, "converted from fp32 to bf16 in ", "convert --optimizer-state bf16 %s", path);
+	assert_says(output, " of 600016 moments were rounded");
+	assert_int_equal(nvs_optimizer_open(&optimizer, config, specs, GROUPS, NULL, &error),
+			 -ESTALE);
+	assert_says(error.text, "nvswap store convert --optimizer-state fp32");
+	nvs_config_close(config);
+	/* Of the rounded state nothing more is lost. */
+	SAYS(0, ", 0 of 600016 moments", "convert --kind optimizer --optimizer-state split %s",
+	     path);
+	SAYS(0, "is in fp32 already", "convert --optimizer-state fp32 %s", path);
+	EXITS(0, "convert --optimizer-state bf16 %s", same);
+	EXITS(0, "convert --optimizer-state fp32 %s", same);
+	is_as(&path, 1, same);
+	SAYS(0, "\"to\": \"8bit\"", "convert --optimizer-state 8bit --output-format json %s", path);
+	assert_says(output, "\"from\": \"fp32\"");
+	assert_says(output, "\"moments\": 600016");
+	assert_says(output, "\"step\": 3");
+}
+
+TEST(what_is_not_converted_is_said)
+{
+	const char *path = temp_directory(), *none = temp_directory();
+	struct nvs_optimizer *optimizer;
+	char who[64];
+
+	snprintf(who, sizeof(who), "in use by process %d (test_store_opti)", (int)getpid());
+	make_state(&path, 1, 1);
+	make_store(quoted(path), 0, 1);
+	SAYS(2, "needs --optimizer-state FORMAT", "convert %s", path);
+	SAYS(2, "fp32", "convert --optimizer-state int8 %s", path);
+	SAYS(2, "option of nvswap store convert", "show --optimizer-state bf16 %s", path);
+	SAYS(2, "leave out --kind", "convert --kind parameters --optimizer-state bf16 %s", path);
+	SAYS(1, "no store of that rank and kind", "convert --optimizer-state bf16 --rank 1 %s",
+	     path);
+	make_store(quoted(none), 0, 1);
+	SAYS(1, "no store", "convert --optimizer-state bf16 %s", none);
+	optimizer = open_state(&path, 1);
+	SAYS(1, who, "convert --optimizer-state bf16 %s", path);
+	SUCCEEDS(nvs_optimizer_close(optimizer, &error), &error);
+	damage_store(path, 0);
+	SAYS(1, "checksum", "convert --optimizer-state bf16 %s", path);
+	optimizer = open_state(&path, 1);
+	SUCCEEDS(nvs_optimizer_abandon(optimizer, &error), &error);
+}
+
 TEST(wrong_kinds_groups_and_names_are_refused)
 {
 	const char *path = temp_directory(), *other = temp_directory();

@@ -62,6 +62,11 @@ from nvswap.tensor_files import import_optimizer
 _TENSOR = re.compile(r"group(\d+)(?:\+(\d+) )?")
 
 
+def _has_moments_in_bf16(settings: Dict[str, Any]) -> bool:
+    """Whether bf16_optimizer_states is set, which DeepSpeed takes with bf16_master_weights_and_grads alone."""
+    return bool(settings.get("bf16_optimizer_states"))
+
+
 def _why_unsupported(optimizer: Any, settings: Dict[str, Any]) -> Optional[Tuple[str, str]]:
     """The key and the reason that keep a job with state on NVMe from nvswap's optimizer; None if it can have it.
     `settings` are those of DeepSpeed's class."""
@@ -71,8 +76,7 @@ def _why_unsupported(optimizer: Any, settings: Dict[str, Any]) -> Optional[Tuple
     if type(optimizer) is not DeepSpeedCPUAdam:  # pylint: disable=unidiomatic-typecheck
         return "nvswap.deepspeed", f"the optimizer is {type(optimizer).__name__}, and nvswap's is DeepSpeedCPUAdam"
     for kind in ("fp16", "bf16"):
-        # bf16_optimizer_states is refused by DeepSpeed without it.
-        if settings.get(f"{kind}_master_weights_and_gradients"):
+        if settings.get(f"{kind}_master_weights_and_gradients") and not _has_moments_in_bf16(settings):
             key = f"{kind}.{kind}_master_weights_and_grads"
             return key, f"{key} keeps master weights in 16 bits, and the step's are float32"
     return None
@@ -90,12 +94,17 @@ class Stage3(StoredStage3):
     _failed = False  # the last step, on some rank: the next call finishes it
     _step_progress = _Progress.TO_STEP
     _lends_gradients = True  # to the store, in this call of step()
+    _format_of_state: Dict[str, str] = {}  # before what "nvswap" says
 
     # ---- Setup
 
     def __init__(self, module: Any, init_optimizer: Any, *args: Any, **kwargs: Any) -> None:
         unlike = _why_unsupported(init_optimizer, kwargs)
         if unlike is None:
+            if _has_moments_in_bf16(kwargs) and kwargs["offload_optimizer_config"].device == OffloadDeviceEnum.nvme:
+                # Those of the store, whose master weights are float32.
+                self._format_of_state = {"optimizer_state": "bf16"}
+                kwargs.update(bf16_master_weights_and_gradients=False, bf16_optimizer_states=False)
             super().__init__(module, init_optimizer, *args, **kwargs)
             return
         key, reason = unlike
@@ -133,8 +142,9 @@ class Stage3(StoredStage3):
             self.dtype, self._put_weights)
         groups = [Group(f"group{group}", flats[group], numel, self.dtype)
                   for group, numel in enumerate(numels)]
-        self._store = open_optimizer(choice().document, dist.get_rank(), groups, self._adam,
-                                     self._new_weights.add)
+        document = dict(choice().document)
+        document["nvswap"] = {**self._format_of_state, **document.get("nvswap", {})}
+        self._store = open_optimizer(document, dist.get_rank(), groups, self._adam, self._new_weights.add)
         self._store.describe = weakref.WeakMethod(self._described)
         self.subgroup_to_device = {group: "cpu" for group in range(len(numels))}
         for group, _ in enumerate(numels):

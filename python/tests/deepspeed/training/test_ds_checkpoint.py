@@ -302,6 +302,32 @@ def a_universal_checkpoint_is_written_and_loads_on_one_two_and_four_ranks(direct
 
 
 @promise
+def a_universal_checkpoint_of_state_in_fewer_bytes_is_float32_and_loads_in_any_format(directory):
+    for state in "bf16", "8bit":
+        written = os.path.join(directory, state)
+        losses = job(in_format(directory, state), steps=4, universal=written, universal_step=2)
+        values = universal_state(os.path.join(written, "step2"))
+        files = [path for path in values if path.endswith(".pt")]
+        assert files and all(values[path].dtype == torch.float32 for path in files)
+        assert all(values[path].any() for path in files if "exp_avg" in path)
+        # Into fp32, and from there back.
+        for into in "fp32", state:
+            config, again = in_format(directory, into), f"{written}-{into}"
+            config["checkpoint"] = {"load_universal": True}
+            after = job(config, steps=4, load_step=2, tag=None, checkpoint=written, universal=again, universal_step=2)
+            assert_equal(values, universal_state(os.path.join(again, "step2")))
+            written = again
+        for one, two in zip(losses, after):
+            assert one[4:] == two
+
+
+def in_format(directory, state):
+    config = configuration(directory, depth="step")
+    config["nvswap"]["optimizer_state"] = state
+    return config
+
+
+@promise
 def a_universal_checkpoint_from_before_the_first_step_loads(directory):
     for depth in ("step", "swappers"):
         part = os.path.join(directory, depth)

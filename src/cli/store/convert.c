@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `nvswap store convert` gives the state of an optimizer another format, and says what that has rounded.
+ */
+#include <inttypes.h>
+
+#include "base/clock.h"
+#include "cli/store/store.h"
+
+/* By enum nvs_optimizer_state; a store has no other. */
+static const char *const states[] = {"fp32", "fp32", "bf16", "8bit"};
+
+static void report_conversion(struct store_job *job, const struct nvs_store_place *place,
+			      const struct nvs_state_conversion *done, double seconds)
+{
+	const char *from = states[done->from], *to = states[done->to];
+	struct json_writer *json = job->json;
+	FILE *out = job->out;
+
+	if (json) {
+		store_open_json(json, place);
+		json_count(json, "commit", done->generation);
+		json_count(json, "step", done->step);
+		json_text(json, "from", from);
+		json_text(json, "to", to);
+		json_count(json, "moments", 2 * done->numel);
+		json_count(json, "rounded", done->rounded);
+		json_real(json, "seconds", seconds);
+		json_close_object(json);
+		return;
+	}
+	store_print_name(out, place->paths[0], place->rank, true);
+	fprintf(out, ", commit %" PRIu64 ": ", done->generation);
+	if (done->from == done->to)
+		fprintf(out, "is in %s already\n", to);
+	else
+		fprintf(out,
+			"converted from %s to %s in %.1f s, %" PRIu64 " of %" PRIu64
+			" moments were rounded\n",
+			from, to, seconds, done->rounded, 2 * done->numel);
+}
+
+static int convert_one(struct store_job *job, const struct nvs_store_place *place)
+{
+	struct nvs_state_conversion done = {.size = sizeof(done)};
+	struct nvs_error error = {.size = sizeof(error)};
+	struct nvs_config *config = NULL;
+	uint64_t begun = clock_ns();
+	struct store_size size;
+	int rc;
+
+	if (!store_measure(place, &size))
+		return STATUS_FAILED;
+	rc = store_settings(place, true, &size, &config, &error);
+	if (!rc)
+		rc = nvs_optimizer_convert(config, (enum nvs_optimizer_state)job->state, &done,
+					   &error);
+	nvs_config_close(config);
+	if (store_opened(place, rc, &error)) {
+		say("%s", error.text);
+		return STATUS_FAILED;
+	}
+	report_conversion(job, place, &done, (double)(clock_ns() - begun) / 1e9);
+	return 0;
+}
+
+int store_convert(struct store_job *job)
+{
+	if (job->state == STATE_NONE) {
+		say("store convert needs --optimizer-state FORMAT, such as --optimizer-state bf16");
+		return STATUS_USAGE;
+	}
+	if (job->kind == KIND_PARAMETERS) {
+		say("convert changes the state of an optimizer: leave out --kind parameters");
+		return STATUS_USAGE;
+	}
+	job->kind = KIND_OPTIMIZER;
+	return store_choice_open(job) ? STATUS_FAILED : store_each(job, convert_one);
+}
