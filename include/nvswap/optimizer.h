@@ -106,7 +106,8 @@ struct nvs_group_spec {
 	enum nvs_dtype dtype; /* of the weights: NVS_F32, NVS_BF16 or NVS_F16 */
 	void *weights;	      /* numel elements, owned by the caller and aligned to an element, or
 				 NULL. The initial master weights (NULL: zeros); every step writes
-				 the updated weights here */
+				 the updated weights here, and reads them first only with
+				 `take_weights` */
 };
 
 /* A run of a group's elements to update. Each array has numel elements. */
@@ -146,6 +147,11 @@ struct nvs_optimizer_options {
 	/* Share the workers and rings of this aio, which must outlive the optimizer, as
 	 * nvs_engine_open_on does. NULL: open others. */
 	struct nvs_aio *aio;
+	/* A step takes the contents of `weights` for what the caller may have changed: where they are
+	 * not the master weight rounded to the group's dtype, they become the master weight first.
+	 * Groups without gradients keep theirs. False: what the caller writes there is lost, unless
+	 * the master weights of a bf16 group are split (docs/state-formats.md), and then counts. */
+	bool take_weights;
 };
 
 /*

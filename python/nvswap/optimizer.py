@@ -255,6 +255,8 @@ class Optimizer(Handle):
         array is as those of :class:`Update`.
     aio : Aio, optional
         Whose workers to share.
+    take_weights : bool
+        Steps begin from the contents of weights where the program has changed these since the last step.
 
     Raises
     ------
@@ -274,7 +276,7 @@ class Optimizer(Handle):
     def __init__(self, config: Any, groups: Any = None, *,
                  update: Union[None, GroupAdam, Callable[[Update], None]] = None,
                  weights_final: Optional[Callable[[int, int, Any], None]] = None,
-                 aio: Optional[Aio] = None) -> None:
+                 aio: Optional[Aio] = None, take_weights: bool = False) -> None:
         optimizer, error = ffi.new("struct nvs_optimizer **"), new_error()
         self._config = config_of(config)
         self._kept: Dict[int, None] = {}  # See _Memory.
@@ -293,6 +295,7 @@ class Optimizer(Handle):
         options.update = lib.nvswap_update if update else _NULL
         options.weights_final = lib.nvswap_weights_final if weights_final else _NULL
         options.update_arg = options.weights_final_arg = self._arg
+        options.take_weights = take_weights
         if isinstance(update, GroupAdam):
             options.update = ffi.addressof(lib, "nvswap_update_adam")
             options.update_arg = update._table

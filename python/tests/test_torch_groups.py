@@ -64,6 +64,56 @@ def assert_close(first, second, atol=1e-5):
         assert torch.allclose(ours, theirs, atol=atol), (ours - theirs).abs().max()
 
 
+def clamp_data(module):
+    for parameter in module.parameters():
+        parameter.data.clamp_(-0.02, 0.02)
+
+
+def change_data(module):
+    module[1].weight.data[3:].fill_(0.25)
+
+
+def give_data(module):
+    module[1].weight.data = torch.full((32, 32), 0.125, dtype=module[1].weight.dtype)
+
+
+def halve_as_one_vector(module):
+    vector = torch.nn.utils.parameters_to_vector(module.parameters())
+    torch.nn.utils.vector_to_parameters(vector * 0.5, module.parameters())
+
+
+@promise
+def a_change_of_the_data_of_a_weight_counts_in_the_next_step(directory):
+    for change in (clamp_data, change_data, give_data, halve_as_one_vector):
+        (first, ours), (second, _) = pair(directory)
+        trained(first, ours, range(2))
+        change(first)
+        # Its masters begin as the changed weights.
+        second.load_state_dict(first.state_dict())
+        other = nvswap.torch.AdamW(decayed(second), lr=0.01, config=settings(directory))
+        other.load_state_dict(ours.state_dict())
+        assert trained(first, ours, range(2, 5)) == trained(second, other, range(2, 5))
+        for own, like in zip(first.parameters(), second.parameters()):
+            assert torch.equal(own, like)
+        ours.close()
+        other.close()
+
+
+@promise
+def a_change_of_the_data_of_a_weight_of_16_bits_counts_in_the_next_step(directory):
+    for change in (clamp_data, change_data, give_data, halve_as_one_vector):
+        module = model(torch.bfloat16)
+        optimizer = nvswap.torch.AdamW(module.parameters(), lr=1e-3, config=settings(directory))
+        trained(module, optimizer, range(2))
+        before = module[1].weight.detach().clone()
+        change(module)
+        changed = module[1].weight.detach().clone()
+        trained(module, optimizer, range(2, 3))
+        assert (changed - before).abs().max() > 0.05
+        assert (module[1].weight - changed).abs().max() < 0.01
+        optimizer.close()
+
+
 @promise
 def each_group_is_stepped_by_its_own_settings(directory):
     for name, more in (("AdamW", {}), ("Adam", {"weight_decay": 0.2}), ("AdamW", {"maximize": True}),

@@ -346,6 +346,7 @@ static const struct field options_fields[] = {
 	OPTIONAL(nvs_optimizer_options, weights_final),
 	OPTIONAL(nvs_optimizer_options, weights_final_arg),
 	OPTIONAL(nvs_optimizer_options, aio),
+	WHOLE_FIELD(nvs_optimizer_options, take_weights, 0, 1, 0),
 };
 static const struct field sums_fields[] = {
 	SIZE_FIELD(nvs_gradient_sums),

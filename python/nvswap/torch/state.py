@@ -110,7 +110,7 @@ class State:
 
         with place_of_its_own(config, "optimizer"):
             self.optimizer = Optimizer(
-                config, groups, update=self._adam, aio=aio,
+                config, groups, update=self._adam, aio=aio, take_weights=True,
                 weights_final=None if len(self._memory) == len(parameters) else write_weights)
         self.optimizer._forget_weights()
         # A kept store has all gradients that were added, or none, also where the program drops this.
@@ -310,6 +310,10 @@ class State:
                 self._writes.end()
 
     # ---- Values
+
+    def steps_from_memory(self, parameter: torch.nn.Parameter) -> bool:
+        """Whether a step begins from what the parameter's memory has, however that was changed."""
+        return parameter in self._memory
 
     def take_changes(self, parameter: torch.nn.Parameter) -> None:
         """Weights that the program has changed become masters; the others keep theirs, which have
