@@ -162,6 +162,8 @@ class SavedOnNvme:
 
     # ---- Saving
 
+    # torch.compile compiles what a module computes, and not where that lies until the backward.
+    @torch.compiler.disable
     def pack(self, tensor: torch.Tensor) -> Union[_Handle, Kept]:
         """The hook of autograd for a tensor that is saved."""
         modules = _entered()[-1].modules if _entered() else None
@@ -307,6 +309,7 @@ class SavedOnNvme:
             finally:
                 self._calls -= 1
 
+    @torch.compiler.disable
     def _drop_unless_called(self) -> None:
         if self._lock.acquire(blocking=False):
             try:
@@ -345,6 +348,7 @@ class SavedOnNvme:
 
     # ---- The backward
 
+    @torch.compiler.disable
     def unpack(self, saved: Union[_Handle, Kept]) -> torch.Tensor:
         """The hook of autograd for a tensor that the backward needs."""
         if isinstance(saved, Kept):
@@ -416,12 +420,14 @@ class _Modules:
         for hook in self._hooks:
             hook.remove()
 
+    @torch.compiler.disable
     def _enter(self, module: torch.nn.Module, _: Any) -> None:
         if threading.get_ident() == self._thread:
             if not self._running:
                 self._weights = {each.untyped_storage().data_ptr() for each in module.parameters()}
             self._running.append(weakref.ref(module))
 
+    @torch.compiler.disable
     def _leave(self, *_: Any) -> None:
         if threading.get_ident() == self._thread and self._running:
             self._running.pop()
