@@ -352,6 +352,19 @@ def parameters_that_are_added_one_by_one_take_few_threads_and_descriptors(direct
 
 
 @promise
+def a_state_dict_that_has_no_room_on_the_drive_says_where_and_how_much(directory):
+    module = model()
+    optimizer = nvswap.torch.AdamW(module.parameters(), lr=0.01, config=settings(directory))
+    trained(module, optimizer, range(1))
+    with mock.patch("os.posix_fallocate", side_effect=OSError(errno.ENOSPC, "no space")):
+        error = raises(nvswap.Error, optimizer.state_dict, errno.ENOSPC)
+    assert f"{directory} can't have a file of {4 * 50 * 32} bytes for a state_dict()" in str(error), error
+    assert "free some space there" in str(error) and error.path == directory, error
+    trained(module, optimizer, range(1, 2))
+    optimizer.close()
+
+
+@promise
 def stores_that_can_not_be_merged_stay_as_they_are(directory):
     def refuse(config, parameters, *more):
         if len(parameters) > 1:

@@ -283,6 +283,10 @@ def a_fault_names_the_module(directory):
     with mock.patch.object(nvswap.Engine, "wait", side_effect=nvswap.Error(errno.ENOSPC, "no space")):
         error = raises(nvswap.Error, lambda: within(saved)(module, data), errno.ENOSPC)
     assert "what module 0." in str(error), error
+    for call in ("register", "store_from"):
+        with mock.patch.object(nvswap.Engine, call, side_effect=nvswap.Error(errno.ENOSPC, "no space")):
+            error = raises(nvswap.Error, lambda: within(saved)(module, data), errno.ENOSPC)
+        assert "what module 0." in str(error), error
     # It can be used again.
     assert same(gradients(model(), within(saved)), gradients(model()))
 

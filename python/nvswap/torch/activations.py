@@ -208,12 +208,14 @@ class SavedOnNvme:
         self.exceeded = max(self.exceeded, self.held - self._memory)
 
     def _start_to_write(self, storage: _Storage) -> None:
+        assert storage.bytes is not None
+        with _naming(storage):
+            storage.slot = storage.slot or self._slot(storage.nbytes)
+            if storage.on_host:
+                self._store(storage, storage.bytes)
         del self._held[storage.number]
         self._moving[storage.number] = storage
-        storage.slot = self._slot(storage.nbytes)
-        assert storage.bytes is not None
         if storage.on_host:
-            self._store(storage, storage.bytes)
             return
         device = torch.get_device_module(storage.device)
         stream = device.Stream(storage.device)
@@ -225,8 +227,8 @@ class SavedOnNvme:
         storage.place = _Place.COPYING
 
     def _store(self, storage: _Storage, data: torch.Tensor) -> None:
-        storage.place = _Place.WRITING
         self._the_engine().store_from({storage.slot: data}, wait=False)
+        storage.place = _Place.WRITING
         self.written += storage.nbytes
 
     def _the_engine(self) -> Engine:
@@ -282,14 +284,15 @@ class SavedOnNvme:
             elif not storage.copied.query():
                 return False
             assert storage.host is not None
-            self._store(storage, storage.host)
-        try:
-            self._the_engine().wait(storage.slot, timeout)
-        except Error as error:
-            if error.errno == errno.EAGAIN:
-                return False
-            raise Error(error.errno, f"what {_name_of(storage.where)} has saved for the backward: "
-                        f"{error.strerror}", None, error.path, error.offset) from error
+            with _naming(storage):
+                self._store(storage, storage.host)
+        with _naming(storage):
+            try:
+                self._the_engine().wait(storage.slot, timeout)
+            except Error as error:
+                if error.errno == errno.EAGAIN:
+                    return False
+                raise
         return True
 
     def _forget_memory(self, storage: _Storage) -> None:
@@ -447,6 +450,16 @@ def _name_of(where: _Where) -> str:
         return "a forward"
     name = next((name for name, each in outermost.named_modules() if each is module), "")
     return f"module {name or type(module).__name__}"
+
+
+@contextlib.contextmanager
+def _naming(storage: _Storage) -> Iterator[None]:
+    """Has an error name the module that has saved the storage."""
+    try:
+        yield
+    except Error as error:
+        raise Error(error.errno, f"what {_name_of(storage.where)} has saved for the backward: "
+                    f"{error.strerror}", None, error.path, error.offset) from error
 
 
 class _Entered(NamedTuple):
