@@ -308,10 +308,14 @@ class AdamW(torch.optim.Optimizer):
 
     def _check(self, parameter: torch.nn.Parameter) -> None:
         """Refuses a parameter that can't have its state in a store."""
+        if parameter.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            raise invalid(f"{self._described(parameter)} is {parameter.dtype}: parameters are float32, bfloat16 or "
+                          "float16. Convert it, or give it to an optimizer of torch.optim")
         if self._tensor_of(parameter) is not None:
             return
         if parameter.is_meta:
-            raise invalid(f"{self._described(parameter)} is on meta, and not of `offloaded`")
+            raise invalid(f"{self._described(parameter)} is on meta, and not of `offloaded`: give it memory first, "
+                          "or what offload() has returned as offloaded=")
         if is_sharded(parameter) and self._ranks.sharded:
             raise invalid(f"{self._described(parameter)} is a shard of fully_shard or tensor parallelism, whose "
                           "state each rank has its part of: leave shard= out")
@@ -323,7 +327,8 @@ class AdamW(torch.optim.Optimizer):
             raise invalid(f"{self._described(parameter)} is of an offloaded module: give what offload() has "
                           "returned as offloaded=, and each such module an optimizer of its own")
         if not local(parameter).is_contiguous():
-            raise invalid(f"{self._described(parameter)} is not contiguous")
+            raise invalid(f"{self._described(parameter)} is not contiguous: make it so before the optimizer, by "
+                          "parameter.data = parameter.data.contiguous(), or offload() its module")
 
     def _open_store(self, parameters: List[torch.nn.Parameter], added: bool) -> State:
         config, numbers = Config(self._config), self._numbers()
