@@ -143,7 +143,8 @@ struct nvs_group_spec {
 	enum nvs_dtype dtype; /* of the weights: NVS_F32, NVS_BF16 or NVS_F16 */
 	void *weights;	      /* numel elements, owned by the caller and aligned to an element, or
 				 NULL. The initial master weights (NULL: zeros); every step writes
-				 the updated weights here */
+				 the updated weights here, and reads them first only with
+				 `take_weights` */
 };
 
 /* A run of a group's elements to update. Each array has numel elements. */
@@ -189,6 +190,11 @@ struct nvs_optimizer_options {
 	/* The format of the state, read while the optimizer is opened. NULL: that of
 	 * nvswap.optimizer_state. */
 	const enum nvs_optimizer_state *state;
+	/* A step takes the contents of `weights` for what the caller may have changed: where they are
+	 * not the master weight rounded to the group's dtype, they become the master weight first.
+	 * Groups without gradients keep theirs. False: what the caller writes there is lost, unless
+	 * the master weights of a bf16 group are split (docs/state-formats.md), and then counts. */
+	bool take_weights;
 };
 
 /*

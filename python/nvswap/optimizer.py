@@ -288,6 +288,8 @@ class Optimizer(Handle):
     state : str, optional
         The format of the state, "fp32", "split", "bf16" or "8bit": see docs/state-formats.md. By
         default that of the configuration, "nvswap.optimizer_state".
+    take_weights : bool
+        Steps begin from the contents of weights where the program has changed these since the last step.
 
     Raises
     ------
@@ -308,7 +310,7 @@ class Optimizer(Handle):
                  update: Union[None, GroupRule, Callable[[Update], None]] = None,
                  rule: str = "adam",
                  weights_final: Optional[Callable[[int, int, Any], None]] = None,
-                 aio: Optional[Aio] = None, state: Optional[str] = None) -> None:
+                 aio: Optional[Aio] = None, state: Optional[str] = None, take_weights: bool = False) -> None:
         optimizer, error = ffi.new("struct nvs_optimizer **"), new_error()
         self._config = config_of(config)
         self._kept: Dict[int, None] = {}  # See _Memory.
@@ -327,6 +329,7 @@ class Optimizer(Handle):
         options.update = lib.nvswap_update if update else _NULL
         options.weights_final = lib.nvswap_weights_final if weights_final else _NULL
         options.update_arg = options.weights_final_arg = self._arg
+        options.take_weights = take_weights
         options.rule = _rule(rule)
         if isinstance(update, GroupRule):
             options.update = ffi.addressof(lib, "nvswap_update_group")

@@ -131,6 +131,7 @@ struct nvs_optimizer {
 	void *update_arg;
 	nvs_weights_final_fn *weights_final; /* or NULL */
 	void *weights_final_arg;
+	bool take_weights;    /* of the caller: those that differ become master weights */
 	struct nvs_aio *aio;  /* of the caller, to share; NULL: the engine opens one */
 	pthread_mutex_t lock; /* serializes calls */
 
@@ -166,11 +167,11 @@ struct nvs_optimizer {
 	size_t ngradients;
 	bool gradients_registered;
 
-	float **floats;		     /* per thread: PARTS x SLICE, for state_open */
-	float **scratch;	     /* per thread: SLICE gradients for the caller's function */
-	uint16_t **lowered;	     /* per thread: SLICE weights that have no array */
-	float *zeros;		     /* SLICE zeros, for gradients that were never added */
-	double *sums;		     /* SUM_BLOCKS */
+	float **floats;	    /* per thread: PARTS x SLICE, for state_open */
+	float **scratch;    /* per thread: SLICE gradients for the caller's function */
+	uint16_t **lowered; /* per thread: SLICE weights that have no array, or to compare */
+	float *zeros;	    /* SLICE zeros, for gradients that were never added */
+	double *sums;	    /* SUM_BLOCKS */
 	uint64_t sum_ns, sum_cpu_ns; /* all threads' time in sums since the step was called */
 
 	/* Kept with the state. */

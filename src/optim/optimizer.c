@@ -144,7 +144,7 @@ static int alloc_scratch(struct nvs_optimizer *optimizer, unsigned thread)
 		if (!optimizer->scratch[thread])
 			return -ENOMEM;
 	}
-	if (optimizer->weights_final) {
+	if (optimizer->weights_final || optimizer->take_weights) {
 		optimizer->lowered[thread] = calloc(SLICE, sizeof(**optimizer->lowered));
 		if (!optimizer->lowered[thread])
 			return -ENOMEM;
@@ -266,6 +266,7 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 		optimizer->weights_final = options->weights_final;
 		optimizer->weights_final_arg = options->weights_final_arg;
 		optimizer->aio = options->aio;
+		optimizer->take_weights = options->take_weights;
 	}
 
 	const struct rule *rule = optimizer->update ? rule_at(options->rule)

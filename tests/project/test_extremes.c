@@ -369,6 +369,7 @@ static const struct field options_fields[] = {
 	OPTIONAL(nvs_optimizer_options, aio),
 	WHOLE_FIELD(nvs_optimizer_options, rule, NVS_RULE_ADAM, NVS_RULE_LION, 0),
 	OPTIONAL(nvs_optimizer_options, state),
+	WHOLE_FIELD(nvs_optimizer_options, take_weights, 0, 1, 0),
 };
 static const struct field sums_fields[] = {
 	SIZE_FIELD(nvs_gradient_sums),

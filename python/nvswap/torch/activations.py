@@ -162,6 +162,8 @@ class SavedOnNvme:
 
     # ---- Saving
 
+    # torch.compile compiles what a module computes, and not where that lies until the backward.
+    @torch.compiler.disable
     def pack(self, tensor: torch.Tensor) -> Union[_Handle, Kept]:
         """The hook of autograd for a tensor that is saved."""
         modules = _entered()[-1].modules if _entered() else None
@@ -206,12 +208,14 @@ class SavedOnNvme:
         self.exceeded = max(self.exceeded, self.held - self._memory)
 
     def _start_to_write(self, storage: _Storage) -> None:
+        assert storage.bytes is not None
+        with _naming(storage):
+            storage.slot = storage.slot or self._slot(storage.nbytes)
+            if storage.on_host:
+                self._store(storage, storage.bytes)
         del self._held[storage.number]
         self._moving[storage.number] = storage
-        storage.slot = self._slot(storage.nbytes)
-        assert storage.bytes is not None
         if storage.on_host:
-            self._store(storage, storage.bytes)
             return
         device = torch.get_device_module(storage.device)
         stream = device.Stream(storage.device)
@@ -223,8 +227,8 @@ class SavedOnNvme:
         storage.place = _Place.COPYING
 
     def _store(self, storage: _Storage, data: torch.Tensor) -> None:
-        storage.place = _Place.WRITING
         self._the_engine().store_from({storage.slot: data}, wait=False)
+        storage.place = _Place.WRITING
         self.written += storage.nbytes
 
     def _the_engine(self) -> Engine:
@@ -280,14 +284,15 @@ class SavedOnNvme:
             elif not storage.copied.query():
                 return False
             assert storage.host is not None
-            self._store(storage, storage.host)
-        try:
-            self._the_engine().wait(storage.slot, timeout)
-        except Error as error:
-            if error.errno == errno.EAGAIN:
-                return False
-            raise Error(error.errno, f"what {_name_of(storage.where)} has saved for the backward: "
-                        f"{error.strerror}", None, error.path, error.offset) from error
+            with _naming(storage):
+                self._store(storage, storage.host)
+        with _naming(storage):
+            try:
+                self._the_engine().wait(storage.slot, timeout)
+            except Error as error:
+                if error.errno == errno.EAGAIN:
+                    return False
+                raise
         return True
 
     def _forget_memory(self, storage: _Storage) -> None:
@@ -307,6 +312,7 @@ class SavedOnNvme:
             finally:
                 self._calls -= 1
 
+    @torch.compiler.disable
     def _drop_unless_called(self) -> None:
         if self._lock.acquire(blocking=False):
             try:
@@ -345,6 +351,7 @@ class SavedOnNvme:
 
     # ---- The backward
 
+    @torch.compiler.disable
     def unpack(self, saved: Union[_Handle, Kept]) -> torch.Tensor:
         """The hook of autograd for a tensor that the backward needs."""
         if isinstance(saved, Kept):
@@ -416,12 +423,14 @@ class _Modules:
         for hook in self._hooks:
             hook.remove()
 
+    @torch.compiler.disable
     def _enter(self, module: torch.nn.Module, _: Any) -> None:
         if threading.get_ident() == self._thread:
             if not self._running:
                 self._weights = {each.untyped_storage().data_ptr() for each in module.parameters()}
             self._running.append(weakref.ref(module))
 
+    @torch.compiler.disable
     def _leave(self, *_: Any) -> None:
         if threading.get_ident() == self._thread and self._running:
             self._running.pop()
@@ -441,6 +450,16 @@ def _name_of(where: _Where) -> str:
         return "a forward"
     name = next((name for name, each in outermost.named_modules() if each is module), "")
     return f"module {name or type(module).__name__}"
+
+
+@contextlib.contextmanager
+def _naming(storage: _Storage) -> Iterator[None]:
+    """Has an error name the module that has saved the storage."""
+    try:
+        yield
+    except Error as error:
+        raise Error(error.errno, f"what {_name_of(storage.where)} has saved for the backward: "
+                    f"{error.strerror}", None, error.path, error.offset) from error
 
 
 class _Entered(NamedTuple):

@@ -106,8 +106,9 @@ class AdamW(torch.optim.Optimizer):
     the parameters get the weights of a kept store when the optimizer is made.
 
     A weight that the program changes between steps (load_state_dict, `weight.mul_(0.5)`) is stepped
-    from there; a change by `weight.data` is not seen and lasts until the next step, and so does one
-    of an offloaded parameter.
+    from there, and so is any change of one in host memory. Of one on a device or a shard, a change in
+    place by `weight.data` is not seen and lasts until the next step, and so does one of an offloaded
+    parameter.
 
     Gradients of offloaded parameters leave the backward for the store. `parameter.grad` stands for one
     there: clip_grad_norm_ and a GradScaler take it, other operations are refused, and a step sets it to
@@ -167,7 +168,7 @@ class AdamW(torch.optim.Optimizer):
         self._has_numbers = False
         self._hooks: List[Any] = []
         # Which of its changes each parameter has had in its master.
-        self._versions: Dict[torch.nn.Parameter, int] = {}
+        self._versions: Dict[torch.nn.Parameter, Tuple[int, int]] = {}
         # Those that this rank has stepped and not sent.
         self._stepped: List[torch.nn.Parameter] = []
         # State of other ranks, where consolidate_state_dict() has brought it since the last step.
@@ -273,7 +274,7 @@ class AdamW(torch.optim.Optimizer):
                 # Of those that an unfinished step has not counted yet, 0 is no state.
                 if told[owners[parameter]][0] > 0:
                     self._set_steps(parameter, told[owners[parameter]][0])
-        self._versions.update((parameter, parameter._version) for parameter in parameters)
+        self._versions.update((parameter, _version_of(parameter)) for parameter in parameters)
         self._merge_sets()
 
     def _merge_sets(self) -> None:
@@ -318,10 +319,14 @@ class AdamW(torch.optim.Optimizer):
 
     def _check(self, parameter: torch.nn.Parameter) -> None:
         """Refuses a parameter that can't have its state in a store."""
+        if parameter.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            raise invalid(f"{self._described(parameter)} is {parameter.dtype}: parameters are float32, bfloat16 or "
+                          "float16. Convert it, or give it to an optimizer of torch.optim")
         if self._tensor_of(parameter) is not None:
             return
         if parameter.is_meta:
-            raise invalid(f"{self._described(parameter)} is on meta, and not of `offloaded`")
+            raise invalid(f"{self._described(parameter)} is on meta, and not of `offloaded`: give it memory first, "
+                          "or what offload() has returned as offloaded=")
         if is_sharded(parameter) and self._ranks.sharded:
             raise invalid(f"{self._described(parameter)} is a shard of fully_shard or tensor parallelism, whose "
                           "state each rank has its part of: leave shard= out")
@@ -333,7 +338,8 @@ class AdamW(torch.optim.Optimizer):
             raise invalid(f"{self._described(parameter)} is of an offloaded module: give what offload() has "
                           "returned as offloaded=, and each such module an optimizer of its own")
         if not local(parameter).is_contiguous():
-            raise invalid(f"{self._described(parameter)} is not contiguous")
+            raise invalid(f"{self._described(parameter)} is not contiguous: make it so before the optimizer, by "
+                          "parameter.data = parameter.data.contiguous(), or offload() its module")
 
     def _open_store(self, parameters: List[torch.nn.Parameter], added: bool) -> State:
         config, numbers = Config(self._config), self._numbers()
@@ -481,16 +487,17 @@ class AdamW(torch.optim.Optimizer):
                         if parameter.grad is not None and local(parameter).numel()])
         for store in self.stores:
             for parameter in store.pieces:
-                if parameter.grad is not None and self._is_changed(parameter):
+                if parameter.grad is not None and not store.steps_from_memory(parameter) and \
+                        self._is_changed(parameter):
                     store.take_changes(parameter)
-                    self._versions[parameter] = parameter._version
+                    self._versions[parameter] = _version_of(parameter)
                     if self._offloaded is not None:
                         self._offloaded.written.discard(parameter)
 
     def _is_changed(self, parameter: torch.nn.Parameter) -> bool:
         """Whether the program has changed the weights since the masters were made of them."""
         if self._tensor_of(parameter) is None:
-            return self._versions[parameter] != parameter._version
+            return self._versions[parameter] != _version_of(parameter)
         # A forward that changes an offloaded parameter does so until the pool needs the room.
         return self._offloaded is not None and parameter in self._offloaded.written
 
@@ -531,7 +538,7 @@ class AdamW(torch.optim.Optimizer):
                     self._set_steps(parameter, self._steps(parameter) + 1)
                     # Graphs of forwards before can't go backward, as after a change in memory.
                     torch.autograd.graph.increment_version(parameter)
-                    self._versions[parameter] = parameter._version
+                    self._versions[parameter] = _version_of(parameter)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops the gradients, those that were added included."""
@@ -680,7 +687,7 @@ class AdamW(torch.optim.Optimizer):
             for parameter in own.store.pieces:
                 own.store.set_values(parameter, state.get(parameter, {}))
                 # The program may load the weights before or after this.
-                self._versions[parameter] = -1
+                self._versions[parameter] = (-1, 0)
             own.store.optimizer.step_count = steps
 
     def _find_stores(self, stored: List[Dict[str, Any]]) -> None:
@@ -748,6 +755,11 @@ def _numbers_of(group: Dict[str, Any]) -> Dict[str, Any]:
     # Raises an error that names the setting.
     GroupAdam(1).set(0, **numbers)
     return numbers
+
+
+def _version_of(parameter: torch.nn.Parameter) -> Tuple[int, int]:
+    """What tells that the program has changed a parameter in place, or given it other memory."""
+    return parameter._version, local(parameter).data_ptr()
 
 
 def _drop_replaced(store: State) -> None:

@@ -92,6 +92,9 @@ class Parked:
     def __init__(self, tensors: Parkable, config: Any, kind: Type[_Storage] = _Storage) -> None:
         storages: Dict[int, _Storage] = {}
         for name, tensor in _named(tensors):
+            if not isinstance(tensor, torch.Tensor):
+                raise invalid(f"{name} is a {type(tensor).__name__}, and no tensor: park a module, an optimizer, a "
+                              "tensor, or a dictionary or list that has tensors alone")
             if not tensor.is_leaf or tensor.layout is not torch.strided or tensor.is_meta:
                 raise invalid(f"tensor {name}, of shape {list(tensor.shape)} on {tensor.device}, can't be parked: "
                               "leaves of a graph can, that are dense and have memory")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import errno
 import functools
 import math
 import mmap
@@ -26,6 +27,7 @@ import torch
 from nvswap.aio import Aio
 from nvswap.config import Config
 from nvswap.dtypes import dtype_name
+from nvswap.errors import Error
 from nvswap.optimizer import STATES, Group, GroupRule, Optimizer
 from nvswap.statistics import StepResult
 from nvswap.torch.gradients import StoredGradient
@@ -113,7 +115,7 @@ class State:
 
         with place_of_its_own(config, "optimizer"):
             self.optimizer = Optimizer(
-                config, groups, update=self._rule, aio=aio,
+                config, groups, update=self._rule, aio=aio, take_weights=True,
                 weights_final=None if len(self._memory) == len(parameters) else write_weights)
         self.optimizer._forget_weights()
         # A kept store has all gradients that were added, or none, also where the program drops this.
@@ -314,6 +316,10 @@ class State:
 
     # ---- Values
 
+    def steps_from_memory(self, parameter: torch.nn.Parameter) -> bool:
+        """Whether a step begins from what the parameter's memory has, however that was changed."""
+        return parameter in self._memory
+
     def take_changes(self, parameter: torch.nn.Parameter) -> None:
         """Weights that the program has changed become masters; the others keep theirs, which have
         more bits than a weight of 16."""
@@ -385,6 +391,13 @@ def mapped(config: Config, numel: int) -> torch.Tensor:
     paths = config.paths("optimizer")
     if not paths or not numel:
         return torch.empty(numel, device="cpu")
-    with tempfile.TemporaryFile(dir=paths[0]) as file:
-        os.posix_fallocate(file.fileno(), 0, 4 * numel)
-        return torch.frombuffer(mmap.mmap(file.fileno(), 4 * numel), dtype=torch.float32)
+    try:
+        with tempfile.TemporaryFile(dir=paths[0]) as file:
+            os.posix_fallocate(file.fileno(), 0, 4 * numel)
+            return torch.frombuffer(mmap.mmap(file.fileno(), 4 * numel), dtype=torch.float32)
+    except OSError as error:
+        code = error.errno or errno.EIO
+        remedy = "; free some space there, as each tensor of a state_dict() needs its bytes beside the store" \
+            if code in (errno.ENOSPC, errno.EDQUOT) else ""
+        raise Error(code, f"{paths[0]} can't have a file of {4 * numel} bytes for a state_dict(): "
+                    f"{os.strerror(code)}{remedy}", path=paths[0]) from error

@@ -64,6 +64,56 @@ def assert_close(first, second, atol=1e-5):
         assert torch.allclose(ours, theirs, atol=atol), (ours - theirs).abs().max()
 
 
+def clamp_data(module):
+    for parameter in module.parameters():
+        parameter.data.clamp_(-0.02, 0.02)
+
+
+def change_data(module):
+    module[1].weight.data[3:].fill_(0.25)
+
+
+def give_data(module):
+    module[1].weight.data = torch.full((32, 32), 0.125, dtype=module[1].weight.dtype)
+
+
+def halve_as_one_vector(module):
+    vector = torch.nn.utils.parameters_to_vector(module.parameters())
+    torch.nn.utils.vector_to_parameters(vector * 0.5, module.parameters())
+
+
+@promise
+def a_change_of_the_data_of_a_weight_counts_in_the_next_step(directory):
+    for change in (clamp_data, change_data, give_data, halve_as_one_vector):
+        (first, ours), (second, _) = pair(directory)
+        trained(first, ours, range(2))
+        change(first)
+        # Its masters begin as the changed weights.
+        second.load_state_dict(first.state_dict())
+        other = nvswap.torch.AdamW(decayed(second), lr=0.01, config=settings(directory))
+        other.load_state_dict(ours.state_dict())
+        assert trained(first, ours, range(2, 5)) == trained(second, other, range(2, 5))
+        for own, like in zip(first.parameters(), second.parameters()):
+            assert torch.equal(own, like)
+        ours.close()
+        other.close()
+
+
+@promise
+def a_change_of_the_data_of_a_weight_of_16_bits_counts_in_the_next_step(directory):
+    for change in (clamp_data, change_data, give_data, halve_as_one_vector):
+        module = model(torch.bfloat16)
+        optimizer = nvswap.torch.AdamW(module.parameters(), lr=1e-3, config=settings(directory))
+        trained(module, optimizer, range(2))
+        before = module[1].weight.detach().clone()
+        change(module)
+        changed = module[1].weight.detach().clone()
+        trained(module, optimizer, range(2, 3))
+        assert (changed - before).abs().max() > 0.05
+        assert (module[1].weight - changed).abs().max() < 0.01
+        optimizer.close()
+
+
 @promise
 def each_group_is_stepped_by_its_own_settings(directory):
     for name, more in (("AdamW", {}), ("Adam", {"weight_decay": 0.2}), ("AdamW", {"maximize": True}),
@@ -299,6 +349,19 @@ def parameters_that_are_added_one_by_one_take_few_threads_and_descriptors(direct
             optimizer.close()
             assert threads_and_descriptors()[1] == before[1]
         assert all(map(torch.equal, found[False], found[True]))
+
+
+@promise
+def a_state_dict_that_has_no_room_on_the_drive_says_where_and_how_much(directory):
+    module = model()
+    optimizer = nvswap.torch.AdamW(module.parameters(), lr=0.01, config=settings(directory))
+    trained(module, optimizer, range(1))
+    with mock.patch("os.posix_fallocate", side_effect=OSError(errno.ENOSPC, "no space")):
+        error = raises(nvswap.Error, optimizer.state_dict, errno.ENOSPC)
+    assert f"{directory} can't have a file of {4 * 50 * 32} bytes for a state_dict()" in str(error), error
+    assert "free some space there" in str(error) and error.path == directory, error
+    trained(module, optimizer, range(1, 2))
+    optimizer.close()
 
 
 @promise

@@ -193,8 +193,12 @@ def adamw_names_the_parameter_that_it_refuses(directory):
     assert "parameter 0, of shape [3], is on meta" in refused(
         lambda: nvswap.torch.AdamW(parameters, config=settings(directory)))
     parameters = [torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(2, 3).t())]
-    assert "parameter 1, of shape [3, 2], is not contiguous" in refused(
+    assert "parameter 1, of shape [3, 2], is not contiguous: make it so" in refused(
         lambda: nvswap.torch.AdamW(parameters, config=settings(directory)))
+    for dtype in (torch.float64, torch.complex64):
+        parameters = [("weight", torch.nn.Parameter(torch.ones(3, dtype=dtype)))]
+        message = refused(lambda: nvswap.torch.AdamW(parameters, config=settings(directory)))
+        assert f"parameter weight, of shape [3], is {dtype}: " in message and "torch.optim" in message, message
 
 
 @promise

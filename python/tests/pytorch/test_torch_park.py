@@ -109,6 +109,8 @@ def what_can_not_be_parked_is_as_before(directory):
     tensor, leaf = torch.ones(3000), torch.ones(3, requires_grad=True)
     for wrong in (leaf * 2, torch.ones(3).to_sparse(), torch.ones(3, device="meta")):
         raises(nvswap.Error, lambda wrong=wrong: nvswap.torch.park([tensor, wrong], directory), errno.EINVAL)
+    error = raises(nvswap.Error, lambda: nvswap.torch.park({"a": tensor, "b": [tensor]}, directory), errno.EINVAL)
+    assert "b is a list, and no tensor" in str(error), error
     raises(nvswap.Error, lambda: nvswap.torch.park(tensor, os.path.join(directory, "missing")))
     assert tensor.equal(torch.ones(3000))
 

@@ -283,8 +283,33 @@ def a_fault_names_the_module(directory):
     with mock.patch.object(nvswap.Engine, "wait", side_effect=nvswap.Error(errno.ENOSPC, "no space")):
         error = raises(nvswap.Error, lambda: within(saved)(module, data), errno.ENOSPC)
     assert "what module 0." in str(error), error
+    for call in ("register", "store_from"):
+        with mock.patch.object(nvswap.Engine, call, side_effect=nvswap.Error(errno.ENOSPC, "no space")):
+            error = raises(nvswap.Error, lambda: within(saved)(module, data), errno.ENOSPC)
+        assert "what module 0." in str(error), error
     # It can be used again.
     assert same(gradients(model(), within(saved)), gradients(model()))
+
+
+@promise
+def a_compiled_module_saves_on_the_drive_and_has_the_gradients_of_memory(directory):
+    def compiled(way):
+        module = model()
+        if way == "layers":
+            for number, layer in enumerate(module):
+                module[number] = torch.compile(layer, backend="aot_eager")
+        elif way == "in place":
+            module.compile(backend="aot_eager")
+        return torch.compile(module, backend="aot_eager") if way == "whole" else module
+
+    for way in ("whole", "layers", "in place"):
+        torch.compiler.reset()
+        saved = nvswap.torch.saved_on_nvme(settings(directory), memory=300 * KIB, smallest=KIB)
+        found = gradients(compiled(way), within(saved))
+        assert saved.written and saved.held == 0
+        torch.compiler.reset()
+        assert same(found, gradients(compiled(way))), way
+        saved.close()
 
 
 @promise

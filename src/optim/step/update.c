@@ -4,6 +4,7 @@
  * new weights go. Called by the compute threads of a pass.
  */
 #include <assert.h>
+#include <string.h>
 
 #include "optim/internal.h"
 
@@ -69,6 +70,29 @@ static void update_by_caller(struct nvs_optimizer *optimizer, const struct updat
 					   NVS_F32, 1, segment->numel);
 }
 
+/* Weights that the caller has changed become master weights. The others leave these their further bits. */
+static void take_changed(const struct nvs_optimizer *optimizer, const struct segment *segment,
+			 float *master, unsigned thread)
+{
+	enum nvs_dtype dtype = optimizer->groups[segment->group].dtype;
+	const char *weights = group_weights(optimizer, segment);
+	char *rounded = (char *)optimizer->lowered[thread];
+	size_t size = nvs_dtype_size(dtype);
+
+	if (dtype == NVS_F32) {
+		memcpy(master, weights, segment->numel * size);
+		return;
+	}
+	assert(size == sizeof(**optimizer->lowered));
+	optimizer->kernel->convert(rounded, dtype, master, NVS_F32, 1, segment->numel);
+	if (!memcmp(rounded, weights, segment->numel * size))
+		return;
+	for (uint64_t i = 0; i < segment->numel; i++)
+		if (memcmp(rounded + i * size, weights + i * size, size) != 0)
+			optimizer->kernel->convert(master + i, NVS_F32, weights + i * size, dtype,
+						   1, 1);
+}
+
 static void update_segment(struct nvs_optimizer *optimizer, const struct update *update,
 			   size_t tile, const struct segment *segment, unsigned thread)
 {
@@ -78,6 +102,9 @@ static void update_segment(struct nvs_optimizer *optimizer, const struct update 
 	const char *gradients = gradients_at(optimizer, segment, &dtype);
 
 	assert(thread < threads_count(optimizer->threads) && segment->numel <= SLICE);
+	/* A split master is made of the weights. */
+	if (optimizer->take_weights && group_weights(optimizer, segment) && !packed.split)
+		take_changed(optimizer, segment, packed.master, thread);
 	if (optimizer->update) {
 		update_by_caller(optimizer, update, &packed, segment, thread);
 	} else if (is_packed(&packed)) {

@@ -617,6 +617,66 @@ TEST(steps_alternate_their_direction)
 	}
 }
 
+/* ---- Weights that the caller changes ---- */
+
+static void change_weights(struct optim *taking, struct optim *set, uint64_t step)
+{
+	float masters[20001];
+
+	for (size_t i = 0; i < set->n; i++) {
+		const struct nvs_group_spec *spec = &taking->specs[i];
+
+		DOES(set, get, i, NVS_MASTER, 0, spec->numel, masters);
+		for (uint64_t j = 0; j < spec->numel; j += 3) {
+			double value = (double)(j % 7) * 0.25 + (double)step;
+
+			if (element_get(spec->dtype, spec->weights, j) != value)
+				masters[j] = (float)value;
+			element_put(spec->dtype, spec->weights, j, value);
+		}
+		DOES(set, set, i, NVS_MASTER, 0, spec->numel, masters);
+	}
+}
+
+static void subtract_gradients(void *arg, const struct nvs_update *update)
+{
+	(void)arg;
+	for (uint64_t i = 0; i < update->numel; i++)
+		update->master[i] -= update->gradients[i] / 8;
+}
+
+static void are_taken(const struct group *groups, size_t n, enum nvs_optimizer_state format,
+		      nvs_update_fn *update)
+{
+	struct optim taking, set;
+
+	optim_init(&taking, groups, n);
+	optim_init(&set, groups, n);
+	taking.options.take_weights = true;
+	taking.options.update = set.options.update = update;
+	taking.config.optimizer_state = set.config.optimizer_state = format;
+	DONE(&taking, optim_open(&taking));
+	DONE(&set, optim_open(&set));
+	for (uint64_t step = 1; step <= 3; step++) {
+		optim_run(&taking, step, step);
+		optim_run(&set, step, step);
+		IS_LIKE(&taking, &set);
+		change_weights(&taking, &set, step);
+	}
+	optim_close(&taking);
+	optim_close(&set);
+}
+
+/* Those that are as the last step wrote them leave their masters the bits that a weight has not. */
+TEST(weights_that_the_caller_has_changed_become_masters_with_take_weights)
+{
+	are_taken(five, LENGTH(five), NVS_STATE_FP32, NULL);
+	are_taken(five, LENGTH(five), NVS_STATE_FP32, subtract_gradients);
+	/* Groups of F16 and F32, whose masters are whole. */
+	are_taken(five + 1, 2, NVS_STATE_BF16, NULL);
+	are_taken(five + 1, 2, NVS_STATE_BF16, subtract_gradients);
+}
+
 /* ---- Setting and getting state ---- */
 
 TEST(state_can_be_read_and_set)
