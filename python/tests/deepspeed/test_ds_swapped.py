@@ -5,11 +5,9 @@
 import glob
 import os
 import shutil
-import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from jobs import configuration, job, results_of, start  # noqa: E402
-from promises import main, promise  # noqa: E402
+from jobs import configuration, job, results_of, start
+from promises import main, promise
 
 PIPELINED = {"pipeline_read": True, "pipeline_write": True, "buffer_count": 16}
 HOST = {"device": "cpu"}

@@ -13,10 +13,9 @@ import shutil
 import sys
 import threading
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 os.environ.update(HF_HUB_OFFLINE="1", CUDA_VISIBLE_DEVICES="", TOKENIZERS_PARALLELISM="false")
-from promises import TOP, child, main, promise, raises, settings  # noqa: E402
-from stand_in import host_as_device  # noqa: E402
+from promises import TOP, child, main, promise, raises, settings
+from stand_in import host_as_device
 import accelerate  # noqa: E402
 import peft  # noqa: E402
 import safetensors.torch  # noqa: E402
