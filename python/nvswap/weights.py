@@ -7,6 +7,7 @@ the files. It has the calls of safetensors.safe_open beside those of an engine.
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import math
 import os
@@ -46,14 +47,18 @@ class Weights(Engine):
     aio : Aio, optional
     arrays : {"numpy", "torch"}
     checksums : str or os.PathLike, optional
+    survey : callable, optional
+        Returns what survey_of() does of these paths; by default this reads the headers.
     """
 
     _what = "files"
 
     def __init__(self, paths: Sequence[Path], config: Config, *, aio: Optional[Aio] = None,
-                 arrays: str = "torch", checksums: Optional[Path] = None) -> None:
+                 arrays: str = "torch", checksums: Optional[Path] = None,
+                 survey: Optional[Callable[[], Tuple[int, Dict[str, str]]]] = None) -> None:
         if not paths:
             raise invalid("no files: name a folder, an index or .safetensors files")
+        self._survey = survey or (lambda: survey_of(paths))
         self._paths = [os.fspath(path) for path in paths]
         self._checksums = ffi.NULL if checksums is None else ffi.new("char[]", encoded_path(checksums))
         # Held while parts of tensors are read: such a tensor can't be pinned.
@@ -79,10 +84,7 @@ class Weights(Engine):
     def metadata(self) -> Optional[Dict[str, str]]:
         """What the headers have as "__metadata__", together; of a key in several files, the first one's.
         None: no file has any."""
-        result: Dict[str, str] = {}
-        for header, _ in _headers(self._paths):
-            result = {**(header.get("__metadata__") or {}), **result}
-        return result or None
+        return dict(self._survey()[1]) or None
 
     def get_tensor(self, name: str) -> Any:
         """
@@ -266,9 +268,17 @@ def open_weights(paths: Paths, config: Any = None, *, framework: str = "pt",
     if framework == "pt":
         import torch  # noqa: F401 pylint: disable=import-outside-toplevel,unused-import
     files = files_list(paths)
-    return Weights(files, pool_config(config, lambda: max(
-        _SMALLEST_POOL, 2 * (largest_of(files) + 2 * _UNIT_BYTES))), aio=aio, arrays=_ARRAYS[framework],
-                   checksums=checksums)
+    survey = functools.lru_cache(maxsize=None)(lambda: survey_of(files))  # a header may have megabytes
+
+    def pool_bytes() -> int:
+        try:
+            largest, _ = survey()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            largest = 0  # opening the files reports why
+        return max(_SMALLEST_POOL, 2 * (largest + 2 * _UNIT_BYTES))
+
+    return Weights(files, pool_config(config, pool_bytes), aio=aio, arrays=_ARRAYS[framework],
+                   checksums=checksums, survey=survey)
 
 
 def files_list(paths: Paths) -> List[Path]:
@@ -306,14 +316,16 @@ def _has_pool(config: Any) -> bool:
     return "buffer_count" in block or "buffer_size" in block
 
 
-def largest_of(paths: Sequence[Path]) -> int:
-    """Bytes of the largest tensor; 0 if the files can't be read, which opening them reports."""
-    try:
-        spans = [(entry["data_offsets"], nbytes) for header, nbytes in _headers(paths)
-                 for name, entry in header.items() if name != "__metadata__"]
-        return max((min(end - begin, nbytes) for (begin, end), nbytes in spans), default=0)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return 0
+def survey_of(paths: Sequence[Path]) -> Tuple[int, Dict[str, str]]:
+    """Bytes of the largest tensor of all files, and their "__metadata__"."""
+    metadata: Dict[str, str] = {}
+    largest = 0
+    for header, nbytes in _headers(paths):
+        metadata = {**(header.pop("__metadata__", None) or {}), **metadata}
+        for entry in header.values():
+            begin, end = entry["data_offsets"]
+            largest = max(largest, min(end - begin, nbytes))
+    return largest, metadata
 
 
 def _headers(paths: Sequence[Path]) -> Iterator[Tuple[Dict[str, Any], int]]:

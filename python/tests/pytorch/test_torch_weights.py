@@ -9,6 +9,7 @@ import os
 import struct
 import subprocess
 import threading
+from unittest import mock
 
 import numpy
 import safetensors
@@ -71,6 +72,17 @@ def names_types_shapes_and_contents_are_those_of_safe_open(directory):
         for name in theirs.keys():
             assert equal(weights.get_tensor(name), theirs.get_tensor(name)), name
             assert weights.get_slice(name).get_dtype() == theirs.get_slice(name).get_dtype()
+
+
+@promise
+def headers_are_parsed_once(directory):
+    path = os.path.join(directory, "one.safetensors")
+    safetensors.torch.save_file(tensors(), path, {"format": "pt"})
+    with mock.patch("nvswap.weights.json.loads", wraps=json.loads) as loads:
+        with nvswap.open_weights(path) as weights:
+            for _ in range(2):
+                assert weights.metadata() == {"format": "pt"}
+    assert loads.call_count == 1
 
 
 @promise
