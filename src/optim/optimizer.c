@@ -240,6 +240,7 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 		     const struct nvs_optimizer_options *options, const struct engine_ops *ops,
 		     void *ops_arg, struct nvs_error *error)
 {
+	const struct rule *rule = rule_of_type(config->adam.type);
 	struct nvs_optimizer *optimizer;
 	pthread_mutexattr_t attributes;
 	int rc;
@@ -267,10 +268,9 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 		optimizer->weights_final_arg = options->weights_final_arg;
 		optimizer->aio = options->aio;
 		optimizer->take_weights = options->take_weights;
+		if (options->update)
+			rule = rule_at(options->rule);
 	}
-
-	const struct rule *rule = optimizer->update ? rule_at(options->rule)
-						    : rule_of_type(config->adam.type);
 
 	/* The rule of an unknown type is refused below, unless nothing is updated. */
 	rule_choose(optimizer, rule ? rule : rule_at(NVS_RULE_ADAM));

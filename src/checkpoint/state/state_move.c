@@ -91,7 +91,7 @@ static void clear_elements(const struct state_move *move, float *const parts[PAR
 			   uint64_t to)
 {
 	assert(from <= to);
-	for (unsigned i = 0; i < move->rule->nparts && move->importing; i++)
+	for (unsigned i = 0; i < PARTS && move->importing; i++)
 		memset(parts[i] + from, 0, (to - from) * sizeof(float));
 }
 
@@ -104,10 +104,13 @@ static void begin_run(void *arg, const struct nvs_state_run *run, unsigned numbe
 				 [NVS_SUM] = run->sum};
 	float *parts[PARTS];
 	struct state_move *move = arg;
+	const unsigned nparts = move->rule->nparts;
 	uint64_t end = run->offset + run->numel, done = run->offset;
 	size_t i = find_fragment(move, run->group, run->offset);
 
-	for (unsigned part = 0; part < move->rule->nparts; part++)
+	assert(nparts <= PARTS);
+	/* Those that the rule does not have are the master weights again. */
+	for (unsigned part = 0; part < PARTS; part++)
 		parts[part] = arrays[move->rule->parts[part]];
 	for (; i < move->nfragments && move->fragments[i].group == run->group; i++) {
 		const struct fragment *fragment = &move->fragments[i];
@@ -118,7 +121,7 @@ static void begin_run(void *arg, const struct nvs_state_run *run, unsigned numbe
 			break;
 		to = to < end ? to : end;
 		clear_elements(move, parts, done - run->offset, from - run->offset);
-		for (unsigned part = 0; part < move->rule->nparts; part++) {
+		for (unsigned part = 0; part < nparts; part++) {
 			struct flight *flight = &move->flights[number];
 			struct nvs_error error = {.size = sizeof(error)};
 			struct state_io *own;

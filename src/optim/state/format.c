@@ -270,12 +270,12 @@ void state_clear(const struct nvs_optimizer *optimizer, size_t tile, uint64_t fr
 	if (initial != 0)
 		for (uint64_t i = 0; i < n; i++)
 			((float *)run.exp_avg)[i] = initial;
+	if (scales)
+		memset(run.exp_avg_scales, 0, scales);
 	if (run.exp_avg_sq)
 		memset(run.exp_avg_sq, 0, moment);
-	if (scales) {
-		memset(run.exp_avg_scales, 0, scales);
+	if (run.exp_avg_sq && scales)
 		memset(run.exp_avg_sq_scales, 0, scales);
-	}
 }
 
 /* ---- Ranges of one part ---- */
