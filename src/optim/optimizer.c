@@ -346,7 +346,7 @@ int optimizer_open_with(struct nvs_optimizer **out, const struct nvs_config *con
 			const struct nvs_optimizer_options *options, const struct engine_ops *ops,
 			void *ops_arg, struct nvs_error *error)
 {
-	struct nvs_optimizer_options given;
+	struct nvs_optimizer_options given = {0};
 	struct nvs_config with_state;
 	int rc = check_given(out, "optimizer", error);
 

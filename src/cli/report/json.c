@@ -111,8 +111,8 @@ static void put_setting(struct json_writer *json, const struct bench_job *job, c
 	assert(rc != -EINVAL && rc != -ERANGE);
 	if (rc)
 		json_null(json, name);
-	else if (!strcmp(text, "true") || !strcmp(text, "false") ||
-		 (*text && strchr("0123456789-[", *text)))
+	else if (!strcmp(text, "true") || !strcmp(text, "false") || *text == '[' ||
+		 (*text && !text[strspn(text, "0123456789+-.e")]))
 		json_number(json, name, "%s", text);
 	else
 		/* Without a type the optimizer is Adam. */

@@ -171,6 +171,10 @@ json store_in_memory_is_a_figure_of_its_own "12 * 375000 <= step['memory_store_b
 	swap['store_bytes'] and step['memory_host_bytes'] == 0" "${SHORT[@]}"
 table table_has_the_store_in_memory "store +: [0-9.]+ MiB of memory beside these" "${SHORT[@]}"
 
+config '"bf16": {"enabled": true}' '"eps": 1e-7' '"nvswap": {"optimizer_state": "8bit"},'
+json the_format_of_the_state_is_reported "config['nvswap']['optimizer_state'] == '8bit' and
+	8 * 375000 <= step['read_bytes'] + step['written_bytes'] < 9 * 375000" "${SHORT[@]}"
+
 # ---- Forward and backward
 
 params layers_are_asked_for_forward_and_backward "job['jobname'] == 'params' and step['layers'] == 7 and
