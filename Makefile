@@ -438,7 +438,7 @@ mutate: ## change the code place by place, and list the changes that no test of 
 # BENCH="--only step --rounds 3" measures only the optimizer step.
 BENCH ?=
 
-BENCH_WITH_TORCH := $(findstring deepspeed,$(BENCH))$(findstring torch,$(BENCH))$(findstring accelerate,$(BENCH))
+BENCH_WITH_TORCH := $(findstring deepspeed,$(BENCH))$(findstring torch,$(BENCH))$(findstring accelerate,$(BENCH))$(findstring weights,$(BENCH))
 
 bench: ## measure in turn with fio and a bare io_uring loop
 	@scripts/setup build bench $(if $(BENCH_WITH_TORCH),test deepspeed)

@@ -8,7 +8,8 @@ between rounds. A missed goal is printed and does not make this program fail.
 
 The parts: swapped tensors (swap), Adam's arithmetic alone (adam), optimizer steps (step), a
 model's forward and backward pass (params), and those of goals.py. DeepSpeed's ops (deepspeed),
-torch.save (torch) and accelerate's disk_offload (accelerate) are measured only if named, because they need a virtual environment."""
+torch.save (torch), accelerate's disk_offload (accelerate) and loading .safetensors files (weights) are measured only if
+named, because they need a virtual environment."""
 import argparse
 import json
 import math
@@ -27,6 +28,7 @@ from measure import (BIG, FIO, GIB, MIB, MODES, RAW, SMALL, SWAP_BYTES, at_least
 from with_accelerate import PART as ACCELERATE
 from with_deepspeed import PART as DEEPSPEED
 from with_torch import PART as TORCH
+from with_weights import PART as WEIGHTS
 
 ADAM_ELEMENTS = 16 << 20  # 448 MiB in fp32, more than caches hold
 
@@ -58,7 +60,8 @@ def options():
                         help="a directory on the drive (%(default)s)")
     parser.add_argument("--build", default="build", help="where nvswap was built (%(default)s)")
     parser.add_argument("--only", metavar="PART[,PART]", default=",".join(BY_DEFAULT),
-                        help="measure these (%(default)s), or deepspeed, torch, accelerate")
+                        help="measure these (%(default)s), or deepspeed, torch, accelerate,"
+                        " weights")
     parser.add_argument("--rounds", type=positive, default=3)
     parser.add_argument("--seconds", type=positive, default=1,
                         help="of each measurement (%(default)s)")
@@ -313,7 +316,7 @@ PARTS = {  # functions that measure a round, print the results and check the goa
     **GOAL_PARTS,
 }
 BY_DEFAULT = list(PARTS)
-PARTS |= {"deepspeed": DEEPSPEED, "torch": TORCH, "accelerate": ACCELERATE}
+PARTS |= {"deepspeed": DEEPSPEED, "torch": TORCH, "accelerate": ACCELERATE, "weights": WEIGHTS}
 
 
 def machine(args):

@@ -5,7 +5,6 @@ gpt2_medium.py in a cgroup whose limit of memory is below what it takes in memor
 of 1.3 GiB each. The kernel kills it with torch's AdamW, and not with nvswap's.
 """
 
-import contextlib
 import json
 import os
 import re
@@ -13,10 +12,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-from promises import PACKAGE, Skip, main, promise
+from promises import PACKAGE, TOP, Skip, main, promise
+
+sys.path.insert(0, os.path.join(TOP, "bench", "support"))
+from cgroup import Cgroup  # noqa: E402
 
 GIB = 1 << 30
 # The run in memory, without a limit, and what the drive holds at most.
@@ -24,68 +25,11 @@ NEEDED, STORED = 8 * GIB, 7 * GIB
 LIMITS = {"state": 4 * GIB, "all": 3 * GIB}
 
 
-def mounted(kind, option=""):
-    """Where a file system is mounted."""
-    with open("/proc/self/mountinfo", encoding="ascii") as file:
-        for line in file:
-            fields, (found, _, options) = (part.split() for part in line.split(" - "))
-            if found == kind and (not option or option in options.split(",")):
-                return fields[4]
-    raise Skip(f"no {kind} is mounted")
-
-
-class Cgroup:
-    """A new one with a limit: in v1 below this process's own, in v2, where that may have no children, beside it."""
-
-    def __init__(self, limit):
-        with open("/proc/self/cgroup", encoding="ascii") as file:
-            own = dict(line.rstrip().split(":")[1:] for line in file)
-        name = f"nvswap-test-{os.getpid()}"
-        if "memory" in own:
-            self.path = os.path.join(mounted("cgroup", "memory") + own["memory"], name)
-            maximum, self._peak = "memory.limit_in_bytes", "memory.max_usage_in_bytes"
-            self._kills, swap = "memory.oom_control", ("memory.memsw.limit_in_bytes", limit)
-        else:
-            self.path = os.path.join(os.path.dirname(mounted("cgroup2") + own[""]), name)
-            maximum, self._peak = "memory.max", "memory.peak"
-            self._kills, swap = "memory.events", ("memory.swap.max", 0)
-        try:
-            os.mkdir(self.path)
-            self._write(maximum, limit)
-            with contextlib.suppress(FileNotFoundError):  # The kernel may be without swap.
-                self._write(*swap)
-        except OSError as error:
-            self.remove()
-            raise Skip(f"no memory cgroup can be made here: {error}") from error
-
-    def _write(self, name, value):
-        with open(os.path.join(self.path, name), "r+", encoding="ascii") as file:
-            file.write(str(value))
-
-    def enter(self):
-        """Moves this process there."""
-        self._write("cgroup.procs", 0)
-
-    def peak(self):
-        """The most bytes that it had, the page cache of its files too."""
-        with open(os.path.join(self.path, self._peak), encoding="ascii") as file:
-            return int(file.read())
-
-    def kills(self):
-        """How many processes the kernel has killed for the limit."""
-        with open(os.path.join(self.path, self._kills), encoding="ascii") as file:
-            return int(re.search(r"^oom_kill (\d+)", file.read(), re.M)[1])
-
-    def remove(self):
-        """Once its processes are gone, which the kernel notices after a moment."""
-        for _ in range(100):
-            with contextlib.suppress(FileNotFoundError):
-                try:
-                    os.rmdir(self.path)
-                except OSError:
-                    time.sleep(0.1)
-                    continue
-            return
+def limited(limit):
+    try:
+        return Cgroup(limit)
+    except OSError as error:
+        raise Skip(f"no memory cgroup can be made here: {error}") from error
 
 
 def run(variant, directory, cgroup):
@@ -109,7 +53,7 @@ def check_room(directory):
 def gpt2_medium_trains_and_generates_under_a_limit_at_which_torch_is_killed(directory):
     check_room(directory)
     for variant, limit in (("memory", 64 * GIB), ("memory", LIMITS["state"]), *LIMITS.items()):
-        cgroup = Cgroup(limit)
+        cgroup = limited(limit)
         try:
             status, printed = run(variant, directory, cgroup)
             print(f"{variant}: exit status {status}, {cgroup.peak() / GIB:.2f} of {limit / GIB:.0f} GiB", printed)
