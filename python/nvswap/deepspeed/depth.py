@@ -195,8 +195,8 @@ def choose(document: Dict[str, Any]) -> None:
     with Config({"nvswap": document.get("nvswap") or {}}) as config:
         depth, progress = config["nvswap.deepspeed"], config["nvswap.progress"]
         if config["nvswap.overlap_step"] and depth != "step":
-            raise Error(errno.ENOTSUP, f"nvswap.overlap_step: the step is DeepSpeed's own with \"deepspeed\": \"{depth}\": "
-                        'leave it out, or use "step"', "nvswap.overlap_step")
+            raise Error(errno.ENOTSUP, "nvswap.overlap_step: the step is DeepSpeed's own with "
+                        f'"deepspeed": "{depth}": leave it out, or use "step"', "nvswap.overlap_step")
     zero = document.get("zero_optimization") or {}
     on_drive = {block: zero[block] for block in ("offload_param", "offload_optimizer")
                 if (zero.get(block) or {}).get("device") == "nvme"}

@@ -3,16 +3,16 @@
 The part of a step that goes on behind the next forward, with "nvswap": {"overlap_step": true}.
 
 Before step() returns, DeepSpeed's code has decided all that a step depends on: overflow, norm, clipping, loss scale,
-learning rates. What is left, the pass over the store, runs in a thread, from the first sub-group to the last. Sub-groups
-are in the order of the modules, so the forward needs the last ones last.
+learning rates. What is left, the pass over the store, runs in a thread, from the first sub-group to the last.
+Sub-groups are in the order of the modules, so the forward needs the last ones last.
 
 step() ends            begin(): the pass goes on behind
-a gather in a forward  waits for the new weights of its parameters' sub-groups, on this rank alone: then comes DeepSpeed's
-of the model           collective. Nothing is gathered ahead but of sub-groups that were waited for, which are the same
-                       on all ranks
-the forward's end,     the owner's finish(), on all ranks: waits for the pass, and raises on all what it failed with on one.
-a gather elsewhere,    So does all else that ranks do together and that needs the state, the weights or the memory of the
-...                    gradients: the first gradient of a backward, the next step, saving, loading, offload_states
+a gather in a forward  waits for the new weights of its parameters' sub-groups, on this rank alone: then comes
+of the model           DeepSpeed's collective. Nothing is gathered ahead but of sub-groups that were waited for, which
+                       are the same on all ranks
+the forward's end,     the owner's finish(), on all ranks: waits for the pass, and raises on all what it failed with on
+a gather elsewhere,    one. So does all else that ranks do together and that needs the state, the weights or the memory
+...                    of the gradients: the first gradient of a backward, the next step, saving, loading, offload_states
 the state is read      wait(), on this rank: safe_get_local_* and others that a rank calls alone
 
 Until the end of the forward no rank knows that another one's pass has failed. The forward then goes on with the old
@@ -164,8 +164,8 @@ class Overlap:
         coordinator.fetch_sub_module = fetch_sub_module
 
     def _numel_ahead(self, module: Any, queue: Iterable[Any]) -> int:
-        """The elements of parameters next in the queue whose sub-groups all ranks have waited for when they gather ahead:
-        after those of the module itself."""
+        """The elements of parameters next in the queue whose sub-groups all ranks have waited for when they gather
+        ahead: after those of the module itself."""
         own = set(iter_params(module, recurse=z3_leaf_module(module)))
         awaited = self._awaited | _groups_of(own).get(self, set())
         ahead: Dict[int, int] = {}
@@ -190,8 +190,8 @@ def _groups_of(parameters: Iterable[Any]) -> Dict[Overlap, Set[int]]:
 
 
 def _watch_gathers() -> None:
-    """Has each gather of parameters wait for their new weights, which DeepSpeed lets wait for the drive in the same place;
-    calling it again changes nothing."""
+    """Has each gather of parameters wait for their new weights, where DeepSpeed has it wait for the drive; calling it
+    again changes nothing."""
     ensure = Init._ensure_availability_of_partitioned_params
     if hasattr(ensure, "nvswap_watches"):
         return
