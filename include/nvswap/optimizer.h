@@ -176,9 +176,10 @@ struct nvs_optimizer_options {
 	/*
 	 * Called in a step when new weights are final, also where the group's `weights` is NULL:
 	 * for every updated element exactly once before the step returns 0, in runs that do not
-	 * overlap, by several threads concurrently and in no order. A step that is finished by a
-	 * second call, or by the next run, does not repeat the runs of the first. The function may
-	 * use other engines and optimizers; calls on this one are -EDEADLK. NULL: none.
+	 * overlap, by several threads concurrently and in no order; with nvswap.overlap_step
+	 * they take them from the first group to the last. A step that is finished by a second
+	 * call, or by the next run, does not repeat the runs of the first. The function may use
+	 * other engines and optimizers; calls on this one are -EDEADLK. NULL: none.
 	 */
 	nvs_weights_final_fn *weights_final;
 	void *weights_final_arg;

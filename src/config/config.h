@@ -102,8 +102,9 @@ struct nvs_config {
 	enum nvs_optimizer_state optimizer_state; /* its format; NVS_STATE_FP32 */
 	uint32_t optimizer_threads; /* compute threads; 0: one per core near the drive */
 	enum deepspeed_depth deepspeed;
-	bool progress; /* for Python: a DeepSpeed job tells of it */
-	bool strict;   /* blocks in the wrong place are errors */
+	bool overlap_step; /* passes don't alternate their direction */
+	bool progress;	   /* for Python: a DeepSpeed job tells of it */
+	bool strict;	   /* blocks in the wrong place are errors */
 };
 
 bool block_exists(enum nvs_block block);

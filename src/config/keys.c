@@ -276,6 +276,9 @@ const struct config_key config_keys[] = {
 	       "\"fp32\"",
 	       "format of the optimizer's state: master weights and moments in fp32, or in fewer "
 	       "bytes; see docs/state-formats.md"),
+	BOOL(NVSWAP, "overlap_step", overlap_step, false,
+	     "every step goes through the state from the first group to the last, and a DeepSpeed "
+	     "job's goes on behind its next forward"),
 	BOOL(NVSWAP, "progress", progress, true,
 	     "a DeepSpeed job says on standard error how far its stores are filled, and at its end "
 	     "what was moved; false: nothing"),

@@ -146,7 +146,7 @@ struct nvs_optimizer {
 	struct nvs_tensor **offloaded; /* the tensors of the offloaded tiles, for waiting */
 	size_t *queue;		       /* the tiles of a pass */
 	size_t ncached;		       /* tiles held between steps */
-	uint64_t passes;	       /* that wrote; their direction alternates */
+	uint64_t passes;	       /* that wrote; see goes_back() */
 	struct walk walks_of[PARTS];   /* of nvs_optimizer_get and nvs_optimizer_set */
 	size_t tiles_ahead;	       /* that a walk reads ahead */
 	bool walking;		       /* there are such walks */
@@ -331,6 +331,12 @@ static inline bool is_fresh(const struct tile *tile)
 static inline bool is_held(const struct tile *tile)
 {
 	return tile->place == TILE_HELD || tile->place == TILE_HELD_CHANGED;
+}
+/* Whether the next pass goes from the last tile to the first: what the one before has left in the
+ * pool comes first then. With overlap_step weights are final in the order of the groups. */
+static inline bool goes_back(const struct nvs_optimizer *optimizer)
+{
+	return optimizer->passes & 1 && !optimizer->config.overlap_step;
 }
 static inline bool is_unfinished(const struct nvs_optimizer *optimizer)
 {

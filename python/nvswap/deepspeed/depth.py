@@ -76,14 +76,16 @@ def blocks_of(config: Any) -> Dict[str, Any]:
     Returns
     -------
     dict
-        "zero_optimization" with the keys that were set, as DeepSpeed's models understood them, "aio" and
-        "nvswap".
+        "zero_optimization" with the keys that were set, as DeepSpeed's models understood them, "aio",
+        "nvswap", and "compile" if it asks for DeepCompile.
     """
     document = config._param_dict
     blocks = {key: document[key] for key in ("aio", "nvswap") if document.get(key)}
     if "aio" in blocks:
         # DeepSpeed reads past others; check_places() has reported them.
         blocks["aio"] = {key: value for key, value in blocks["aio"].items() if _is_aio_key(key)}
+    if (document.get("compile") or {}).get("deepcompile"):
+        blocks["compile"] = {"deepcompile": True}
     blocks["zero_optimization"] = config.zero_config.model_dump(
         mode="json", by_alias=True, exclude_unset=True)
     return blocks
@@ -194,6 +196,9 @@ def choose(document: Dict[str, Any]) -> None:
     global _choice  # pylint: disable=global-statement
     with Config({"nvswap": document.get("nvswap") or {}}) as config:
         depth, progress = config["nvswap.deepspeed"], config["nvswap.progress"]
+        if config["nvswap.overlap_step"] and depth != "step":
+            raise Error(errno.ENOTSUP, "nvswap.overlap_step: the step is DeepSpeed's own with "
+                        f'"deepspeed": "{depth}": leave it out, or use "step"', "nvswap.overlap_step")
     zero = document.get("zero_optimization") or {}
     on_drive = {block: zero[block] for block in ("offload_param", "offload_optimizer")
                 if (zero.get(block) or {}).get("device") == "nvme"}

@@ -71,9 +71,14 @@ _SWAPPERS = {
 }
 _STEP = {
     "deepspeed.ops.adam": ["DeepSpeedCPUAdam"],
+    "deepspeed.runtime.zero.partition_parameters": ["Init._ensure_availability_of_partitioned_params"],
+    "deepspeed.runtime.zero.partitioned_param_coordinator": [
+        "PartitionedParameterCoordinator.fetch_sub_module", "iter_params"],
     "deepspeed.runtime.zero.stage3": [f"DeepSpeedZeroOptimizer_Stage3.{name}" for name in (
-        "_configure_offloading", "_constant_buffered_norm2", "_create_fp32_partitions", "_optimizer_step", "_pre_step",
-        "get_fp32_grad_partitions", "initialize_optimizer_states", "partition_grads")],
+        "_configure_offloading", "_constant_buffered_norm2", "_create_fp32_partitions", "_optimizer_step",
+        "_post_step", "_pre_step", "checkpoint_event_prologue", "empty_partition_cache", "get_fp32_grad_for_param",
+        "get_fp32_grad_partitions", "get_full_hp_param", "initialize_optimizer_states", "offload_states",
+        "partition_grads")],
 }
 _REQUIRED: Dict[str, Sequence[Dict[str, List[str]]]] = {
     "ops": (_OPS,), "swappers": (_OPS, _SWAPPERS), "step": (_OPS, _SWAPPERS, _STEP)}

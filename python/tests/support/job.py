@@ -17,8 +17,12 @@ there. With "backend" ranks talk by another one than gloo; "deterministic" has t
 each run. The rank "outside" finds no room in a pool for what it holds. With "objects" a
 learning rate is numpy's, and parameter groups have a set and an enumeration. In step "failing" no file can be
 written at first, so that it is called again; step "raising" ends with an exception, and the job goes on. With
-"progress_pause_s" that is the time between lines about a store that is filled. After each of "states_steps"
-the engine's states go to the drive and come back. With "limit_s" a collective operation ends after that time.
+"progress_pause_s" that is the time between lines about a store that is filled. With "evaluated" each step is
+followed by a loss of evaluation mode and the numbers of all weights, gathered first in every second step. In
+the forward after step "failing_behind" no file can be written, and it is called again. With "gated" the last
+sub-group of a step waits for the first block's forward after it, and the spans of both are written to that
+file. After each of "states_steps" the engine's states go to the drive and come back. With "limit_s" a
+collective operation ends after that time.
 On SIGUSR1 it prints where its threads are.
 Run by the tests with RANK, WORLD_SIZE and so on in the environment; it installs nvswap itself if JOB's
 "nvswap" says so.
@@ -34,6 +38,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 
 # {rank} in it gives each rank a folder of its own.
@@ -225,6 +230,67 @@ def step_without_room(engine):
     raise AssertionError("the step has not failed")
 
 
+def forward_after_step_without_room(engine, batch):
+    """Takes the step, which goes on behind a forward that fails on each rank; with "failing_rank" for want of room on
+    that rank alone."""
+    fails = JOB.get("failing_rank") in (None, torch.distributed.get_rank())
+    with file_size_limit(4096) if fails else contextlib.nullcontext():
+        engine.step()
+        try:
+            engine(batch)
+        except OSError as error:
+            print("FAILED", error, flush=True)
+            return
+    raise AssertionError("the forward has not failed")
+
+
+def evaluated(engine, batch, gathered_first):
+    """A loss, and a number for each parameter."""
+    def weights():
+        with deepspeed.zero.GatheredParameters(list(engine.module.parameters())):
+            return inspected(engine.module, lambda parameter: parameter.detach())
+
+    found = weights() if gathered_first else []
+    engine.eval()
+    with torch.no_grad():
+        found.append(engine(batch).item().hex())
+    engine.train()
+    return found + ([] if gathered_first else weights())
+
+
+class Gate:
+    """See "gated"."""
+
+    def __init__(self):
+        from nvswap.deepspeed.step import overlap, state
+        self.trace, self.opened, self.first = nvswap.Trace(), threading.Event(), None
+        config_of, arrive = state._config_of, overlap.Overlap.arrive
+
+        def traced_config_of(*args):
+            config = config_of(*args)
+            config.set_trace(self.trace)
+            return config
+
+        def arrive_late(this, group, numel):
+            if group == len(this._numels) - 1:
+                assert self.opened.wait(100), "the forward waits for weights that it does not need yet"
+            arrive(this, group, numel)
+
+        state._config_of, overlap.Overlap.arrive = traced_config_of, arrive_late
+
+    def watch(self, block):
+        block.register_forward_pre_hook(self._begin)
+        block.register_forward_hook(self._end)
+
+    def _begin(self, *_):
+        self.span = self.trace.span("first block")
+        self.span.__enter__()
+
+    def _end(self, *_):
+        self.span.__exit__(None, None, None)
+        self.opened.set()
+
+
 def step_that_raises(engine):
     """Has the first sub-group scale its gradient, and then an exception as of Ctrl-C."""
     optimizer, scale = engine.optimizer, engine.optimizer.unscale_and_clip_grads
@@ -294,6 +360,7 @@ def main():
     if JOB.get("fp16_by_torch"):
         # Slow on processors without float16, which DeepSpeed refuses.
         type(deepspeed.accelerator.get_accelerator()).is_fp16_supported = lambda self: True
+    gate = Gate() if JOB.get("gated") else None
     with deepspeed.zero.Init(config_dict_or_path=JOB["config"], enabled=not JOB.get("whole")):
         model = GPT(JOB["width"], JOB["layers"], JOB["heads"])
         if JOB.get("wrapped"):
@@ -303,6 +370,8 @@ def main():
             each.requires_grad_(False)
     engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=groups_of(model),
                                            config=JOB["config"])
+    if gate:
+        gate.watch(model.blocks[0])
     if JOB.get("objects"):
         for group in engine.optimizer.param_groups:
             group.update(lr=numpy.float64(group["lr"]), kept={"a", "b"}, kind=OffloadDeviceEnum.nvme)
@@ -338,8 +407,15 @@ def main():
                 step_that_raises(engine)
                 continue
             begin = time.perf_counter()
-            engine.step()
+            if gate and boundary:
+                gate.opened.clear()
+            if boundary and step == JOB.get("failing_behind"):
+                forward_after_step_without_room(engine, batch.to(engine.device))
+            else:
+                engine.step()
             seconds.append(time.perf_counter() - begin)
+            if boundary and JOB.get("evaluated"):
+                seen.append(evaluated(engine, batch.to(engine.device), step % 2))
             if JOB.get("inspect"):
                 seen.append(error_of_unknown_state(model.head.weight))
             losses.append(loss.item().hex())
@@ -350,6 +426,10 @@ def main():
         if step + 1 in JOB.get("save_steps", []):
             engine.save_checkpoint(CHECKPOINT, tag=f"step{step + 1}")
         save_universal_after(engine, step + 1)
+    if gate:
+        gate.opened.set()
+        engine.destroy()
+        gate.trace.write(JOB["gated"])
     if JOB.get("amid"):
         engine.backward(engine(batch.to(engine.device)))
         engine.step()

@@ -45,6 +45,12 @@ def configuration(directory, device="nvme", dtype="bf16", depth="ops", param=Non
     return result
 
 
+def half(config):
+    """The configuration in fp16, with a loss scale that overflows at first."""
+    config["fp16"] = {"enabled": True, "initial_scale_power": 22, "hysteresis": 1, "loss_scale_window": 2}
+    return config
+
+
 def free_port():
     """Not one that the kernel gives to others: it is free until a job listens."""
     while True:

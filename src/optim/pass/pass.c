@@ -350,7 +350,7 @@ int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 		.optimizer = optimizer,
 		.kind = kind,
 		.arg = arg,
-		.reverse = optimizer->passes & 1,
+		.reverse = goes_back(optimizer),
 		.lock = PTHREAD_MUTEX_INITIALIZER,
 		.fetched = PTHREAD_COND_INITIALIZER,
 		.work = PTHREAD_COND_INITIALIZER,

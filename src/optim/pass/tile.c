@@ -17,6 +17,9 @@ bool stays(const struct pass *pass, size_t tile)
 {
 	const struct nvs_optimizer *optimizer = pass->optimizer;
 
+	/* Those that the next pass needs first. */
+	if (optimizer->config.overlap_step)
+		return tile < optimizer->ncached;
 	return mirrored(pass, tile) + optimizer->ncached >= optimizer->noffloaded;
 }
 

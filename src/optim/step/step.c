@@ -35,7 +35,7 @@ static bool is_idle(struct nvs_optimizer *optimizer, struct nvs_tensor *tensor, 
  */
 static void make_room(struct nvs_optimizer *optimizer)
 {
-	bool reverse = optimizer->passes & 1, dirty;
+	bool reverse = goes_back(optimizer), dirty;
 	size_t n = optimizer->ngradients;
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	uint64_t tensor = gradients_nbytes(optimizer), room;
@@ -109,7 +109,7 @@ static int begin_step(struct nvs_optimizer *optimizer, const struct nvs_step_opt
 			for (size_t i = 0;
 			     i < optimizer->noffloaded && n + optimizer->nparts <= READ_AHEAD;
 			     i++) {
-				size_t at = optimizer->passes & 1 ? last - i : i;
+				size_t at = goes_back(optimizer) ? last - i : i;
 				struct tile *tile = &optimizer->tiles[at];
 
 				if (tile->place != TILE_LOOSE || !wants_update(optimizer, at))

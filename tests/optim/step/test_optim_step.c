@@ -218,7 +218,7 @@ static const struct variant {
 	double in_memory; /* share that is not offloaded */
 	enum nvs_ioengine ioengine;
 	unsigned drives; /* directories on a file system with O_DIRECT, mostly */
-	bool one_by_one_reads, one_by_one_writes, slow_init, verify, keep;
+	bool one_by_one_reads, one_by_one_writes, slow_init, verify, keep, in_order;
 } variants[] = {
 	{"both pipelines", .threads = 2},
 	{"both pipelines, written at the start", .slow_init = true},
@@ -245,6 +245,8 @@ static const struct variant {
 	{"0.7 in memory", .in_memory = 0.7},
 	{"half in memory, with a cache", .in_memory = 0.5, .cached = 10000, .slow_init = true},
 	{"hardly any in memory", .in_memory = 0.001},
+	{"in order", .in_order = true},
+	{"in order, with a cache", .in_order = true, .cached = 10000, .in_memory = 0.3},
 	{"checksums", .verify = true},
 	{"checksums, kept", .verify = true, .keep = true},
 	{"io_uring", .ioengine = NVS_IOENGINE_IO_URING},
@@ -266,6 +268,7 @@ static void vary(const struct variant *variant, char *drives[2])
 	offload->buffer_count = variant->buffers ? variant->buffers : offload->buffer_count;
 	config->sub_group_size += variant->longer_tiles;
 	config->optimizer_max_in_cpu = variant->cached;
+	config->overlap_step = variant->in_order;
 	config->optimizer_threads = variant->threads ? variant->threads : 2;
 	config->aio.thread_count = variant->threads > 2 ? 2 : 1;
 	config->aio.ioengine = variant->ioengine;
@@ -390,12 +393,13 @@ TEST(resident_state_is_not_moved)
 {
 	static const uint64_t cached[] = {16384, 33792, EVEN, 4 * EVEN};
 
-	for (size_t i = 0; i < 2 * LENGTH(cached); i++) {
-		uint64_t resident = cached[i / 2] < EVEN ? cached[i / 2] : EVEN;
+	for (size_t i = 0; i < 4 * LENGTH(cached); i++) {
+		uint64_t resident = cached[i / 4] < EVEN ? cached[i / 4] : EVEN;
 		uint64_t moved = EVEN - resident;
 
 		optim_init(o, even, 3);
-		o->config.optimizer_max_in_cpu = cached[i / 2];
+		o->config.optimizer_max_in_cpu = cached[i / 4];
+		o->config.overlap_step = i & 2;
 		o->offload->pipeline_read = o->offload->pipeline_write = i % 2;
 		DONE(o, optim_open(o));
 		step_moves(1, UINT32_MAX, 0, moved);
@@ -403,6 +407,40 @@ TEST(resident_state_is_not_moved)
 			step_moves(step, UINT32_MAX, moved, moved);
 			assert_int_equal(o->result.io.hits + o->result.io.misses, o->result.tiles);
 			assert_int_equal(o->result.io.hits * EVEN, resident * o->result.tiles);
+		}
+		optim_close(o);
+	}
+}
+
+static void see_group(void *arg, size_t group, uint64_t offset, uint64_t numel,
+		      enum nvs_dtype dtype, const void *data)
+{
+	static const uint64_t begins[] = {0, 32768, 53248};
+	uint64_t *next = arg; /* the place of an element among those of all groups */
+
+	(void)dtype;
+	(void)data;
+	if (*next == begins[group] + offset)
+		*next += numel;
+}
+
+TEST(with_overlap_step_weights_are_final_in_the_order_of_the_groups)
+{
+	for (unsigned i = 0; i < 4; i++) {
+		uint64_t next;
+
+		optim_init(o, even, 3);
+		o->config.overlap_step = true;
+		o->config.optimizer_threads = 1;
+		o->config.optimizer_max_in_cpu = i & 1 ? 16384 : 0;
+		o->config.keep = i & 2;
+		o->options.weights_final = see_group;
+		o->options.weights_final_arg = &next;
+		DONE(o, optim_open(o));
+		for (uint64_t step = 1; step <= 4; step++) {
+			next = 0;
+			optim_run(o, step, step);
+			assert_int_equal(next, EVEN);
 		}
 		optim_close(o);
 	}

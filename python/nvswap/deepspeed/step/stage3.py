@@ -17,6 +17,9 @@ _overflow_check_and_loss_scale_update, _loss_scale_update_and_overflow_cleanup
                                       a step that is finished by a second call has the loss scale of the first
 _optimizer_step                       collects a sub-group; the last one's call makes the whole step
 _reassign_or_swap_out_partitioned_parameters   the step has done it
+_post_step, partition_grads, checkpoint_event_prologue, load_state_dict, empty_partition_cache, offload_states,
+get_full_hp_param, get_fp32_grad_for_param
+                                      a step that goes on behind the forward ends first: see step.overlap
 _get_fp32_grad_state_partition, get_fp32_grad_partitions, update_fp32_grad_for_param_vectorized,
 _get_fp32_opt_state_partition, set_full_hp_param, set_local_hp_param
                                       safe_get_* and safe_set_*: the flat buffer and the store
@@ -34,7 +37,8 @@ import enum
 import errno
 import re
 import weakref
-from typing import Any, Dict, List, Optional, Tuple
+from functools import cached_property
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 from deepspeed import comm as dist
@@ -44,13 +48,15 @@ from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
 from deepspeed.utils import logger
 
 from nvswap.checkpoint import Parameter
+from nvswap.config import Config
 from nvswap.deepspeed import progress
 from nvswap.deepspeed.checkpoint.ranks import together
 from nvswap.deepspeed.checkpoint.stored import MOMENTS, PARTS, OptimizerFile, Stored
 from nvswap.deepspeed.checkpoint.zero3 import is_read_by_library, keys_beside_moments, step_of
 from nvswap.deepspeed.depth import choice
+from nvswap.deepspeed.step.overlap import Overlap
 from nvswap.deepspeed.step.state import open_optimizer
-from nvswap.deepspeed.step.weights import NewWeights
+from nvswap.deepspeed.step.weights import Here, NewWeights
 from nvswap.deepspeed.swappers.host import StoredStage3
 from nvswap.deepspeed.swappers.names import name_at, names_of
 from nvswap.deepspeed.swappers.stage3 import Stage3 as SwappersStage3
@@ -95,6 +101,7 @@ class Stage3(StoredStage3):
     _step_progress = _Progress.TO_STEP
     _lends_gradients = True  # to the store, in this call of step()
     _format_of_state: Dict[str, str] = {}  # before what "nvswap" says
+    _overlap: Optional[Overlap] = None  # with nvswap.overlap_step
 
     # ---- Setup
 
@@ -128,6 +135,17 @@ class Stage3(StoredStage3):
             reason = "zenflow has an optimizer of its own"
         if reason:
             raise Error(errno.ENOTSUP, f'{reason}: use "nvswap": {{"deepspeed": "ops"}}', "nvswap.deepspeed")
+        if self._overlaps_steps and self.params_in_nvme_and_cpu:
+            reason = "offload_param on nvme writes new weights while the forward reads others from the same store"
+        elif self._overlaps_steps and "compile" in choice().document:
+            reason = "compile.deepcompile gathers parameters where nvswap can't have it wait for their weights"
+        if reason:
+            raise Error(errno.ENOTSUP, f"nvswap.overlap_step: {reason}: leave it out", "nvswap.overlap_step")
+
+    @cached_property
+    def _overlaps_steps(self) -> bool:
+        with Config({"nvswap": choice().document.get("nvswap") or {}}) as config:
+            return bool(config["nvswap.overlap_step"])
 
     def _create_fp32_partitions(self) -> None:
         self._refuse_what_is_not_done()
@@ -139,12 +157,16 @@ class Stage3(StoredStage3):
         flats = [flat if self.offload_param else None for flat in self.fp16_partitioned_groups_flat]
         self._new_weights = NewWeights(
             {group: numel for group, numel in enumerate(numels) if flats[group] is None},
-            self.dtype, self._put_weights)
+            # A step may still go on when the interpreter exits.
+            self.dtype, self._put_weights, Here() if self._overlaps_steps else None)
         groups = [Group(f"group{group}", flats[group], numel, self.dtype)
                   for group, numel in enumerate(numels)]
+        if self._overlaps_steps:
+            self._overlap = Overlap(self.module, self.fp16_groups, numels, self._finish_step)
+            self._overlap.limit_prefetch(self.parameter_offload.param_coordinator)
         document = dict(choice().document)
         document["nvswap"] = {**self._format_of_state, **document.get("nvswap", {})}
-        self._store = open_optimizer(document, dist.get_rank(), groups, self._adam, self._new_weights.add)
+        self._opened = open_optimizer(document, dist.get_rank(), groups, self._adam, self._take_weights)
         self._store.describe = weakref.WeakMethod(self._described)
         self.subgroup_to_device = {group: "cpu" for group in range(len(numels))}
         for group, _ in enumerate(numels):
@@ -154,6 +176,13 @@ class Stage3(StoredStage3):
             self.fp32_partitioned_groups_flat.append(self._stand_in(group))
         for param_group in self.optimizer.param_groups:
             param_group["params"] = []
+
+    @property
+    def _store(self) -> Optimizer:
+        """The store when this rank's part of a step has ended: the step alone uses it before."""
+        if self._overlap is not None:
+            self._overlap.wait()
+        return self._opened
 
     def _described(self, tensor: str) -> Optional[str]:
         found = _TENSOR.match(tensor)
@@ -188,9 +217,15 @@ class Stage3(StoredStage3):
 
     def close_store(self) -> None:
         """Closes the store of the state, and ends its writer, as far as they are there."""
-        for name in ("_new_weights", "_store"):
-            if hasattr(self, name):
-                getattr(self, name).close()
+        overlap = self._overlap
+        try:
+            if overlap is not None:
+                overlap.close()
+                overlap.wait()
+        finally:
+            for name in ("_new_weights", "_opened"):
+                if hasattr(self, name):
+                    getattr(self, name).close()
 
     # ---- Gradients
 
@@ -198,6 +233,10 @@ class Stage3(StoredStage3):
                                             *_: Any) -> None:
         self.norm_for_param_grads[self.get_param_id(param)] = \
             self._constant_buffered_norm2(grad_buffer)
+
+    def partition_grads(self, *args: Any) -> Any:
+        self._finish_step()  # it reads the memory that the new gradients go to
+        return super().partition_grads(*args)
 
     def _gradients_of_group(self, group: int) -> torch.Tensor:
         return self.grad_partitions_flat_buffer.narrow(
@@ -213,6 +252,8 @@ class Stage3(StoredStage3):
             self.reduce_and_partition_stream.synchronize()
 
     def _pre_step(self) -> None:
+        if self._overlap is not None and self._overlap.is_behind:
+            self._finish_step()
         self._await_gradients()
         unfinished = self._store.info()["unfinished"]
         self._failed = self._failed or unfinished
@@ -253,14 +294,31 @@ class Stage3(StoredStage3):
         """Takes the step on all ranks, or finishes the one that an error of the drive ended on some: engine.step()
         is called again, and has the gradients and the settings of its first call."""
         finishes = self._failed
+        if self._overlap is not None and not finishes:
+            self._overlap.begin(lambda: self._make_part(False))
+        else:
+            self._make_together(lambda: self._make_part(finishes))
+
+    def _make_together(self, make: Callable[[], None]) -> None:
         self._failed = True
-        together("make the step", lambda: self._make_part(finishes))
+        together("make the step", make)
         self._forget_failure()
+
+    def _finish_step(self) -> None:
+        """On all ranks: ends the step that goes on behind the forward, or finishes it if it has failed."""
+        if self._overlap is not None and self._overlap.is_behind:
+            try:
+                self._make_together(self._overlap.end)
+            except Exception:
+                self.parameter_offload.partition_all_parameters()  # some were gathered with the old weights
+                raise
+        elif self._overlap is not None and self._failed:
+            self._make_together(lambda: self._make_part(True))
 
     def _make_part(self, finishes: bool) -> None:
         if self._step_progress is _Progress.TO_STEP:
             try:
-                progress.record_step(progress.STATE, self._store.step()["io"], self._store.stats())
+                progress.record_step(progress.STATE, self._opened.step()["io"], self._opened.stats())
                 self._step_progress = _Progress.WEIGHTS_OWED
             finally:
                 self._new_weights.wait()
@@ -272,17 +330,68 @@ class Stage3(StoredStage3):
     def _forget_failure(self) -> None:
         self._failed, self._step_progress = False, _Progress.TO_STEP
 
+    def _take_weights(self, group: int, offset: int, run: Any) -> None:
+        self._new_weights.add(group, offset, run)
+        if self._overlap is not None and self._opened.groups[group].weights is not None:
+            self._overlap.arrive(group, len(run))
+
     def _put_weights(self, group: int, weights: torch.Tensor) -> None:
         """Gives new weights to a sub-group's parameters, some of which may be in memory."""
         stand_in = self.fp32_partitioned_groups_flat[group]
         try:
             self.fp32_partitioned_groups_flat[group] = weights
-            self._partitioned_params_swap_out(group)
+            with get_accelerator().stream(self._copy_stream):
+                self._partitioned_params_swap_out(group)
         finally:
             self.fp32_partitioned_groups_flat[group] = stand_in
+        if self._overlap is not None:
+            self._overlap.arrive(group, weights.numel())
+
+    @cached_property
+    def _copy_stream(self) -> Any:
+        """Of new weights to the device, where the stream of the forward would have them wait for its kernels."""
+        accelerator = get_accelerator()
+        apart = self._overlap is not None and not accelerator.is_synchronized_device()
+        return accelerator.Stream() if apart else None
+
+    def _post_step(self, *args: Any) -> None:
+        behind = self._overlap is not None and self._overlap.is_behind
+        persistent = self.persistent_parameters
+        try:
+            if behind:
+                self.persistent_parameters = []  # their modules gather them
+            super()._post_step(*args)
+        finally:
+            self.persistent_parameters = persistent
 
     def _reassign_or_swap_out_partitioned_parameters(self, sub_group_id: int) -> None:
         """The step writes new weights where they belong."""
+
+    # ---- What all ranks do together between steps
+
+    def checkpoint_event_prologue(self) -> None:
+        self._finish_step()
+        super().checkpoint_event_prologue()
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._finish_step()
+        super().load_state_dict(*args, **kwargs)
+
+    def empty_partition_cache(self) -> None:
+        self._finish_step()
+        super().empty_partition_cache()
+
+    def offload_states(self, *args: Any, **kwargs: Any) -> None:
+        self._finish_step()
+        super().offload_states(*args, **kwargs)
+
+    def get_full_hp_param(self, *args: Any, **kwargs: Any) -> Any:
+        self._finish_step()
+        return super().get_full_hp_param(*args, **kwargs)
+
+    def get_fp32_grad_for_param(self, param: Any) -> Any:
+        self._finish_step()
+        return super().get_fp32_grad_for_param(param)
 
     # ---- safe_get_* and safe_set_*
 
@@ -334,7 +443,8 @@ class Stage3(StoredStage3):
         return {part: Stored(OptimizerFile(self._store), (group, part), numel) for part in PARTS}
 
     def _state_of(self, group: int) -> Dict[str, Any]:
-        return {"step": self._store.step_count, **dict.fromkeys(MOMENTS)}
+        # An error that other ranks don't have is raised where they hear of it.
+        return {"step": self._opened.step_count, **dict.fromkeys(MOMENTS)}
 
     def _put_state(self, group: int, master: torch.Tensor, state: Optional[Dict[str, Any]]) -> None:
         self._forget_failure()

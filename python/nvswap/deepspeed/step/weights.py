@@ -1,21 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-New weights on their way to parameters on a drive: the runs that a step makes are put together by
-sub-group, and each complete sub-group is written by a thread while the step goes on. Threads of the
+New weights on their way to parameters on a drive or a device: the runs that a step makes are put together
+by sub-group, and each complete sub-group is written by a thread while the step goes on. Threads of the
 library deliver the runs; only the writing thread calls DeepSpeed.
 """
 
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Callable, Dict, List, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 import numpy
 import torch
 
 # Complete sub-groups that may wait to be written; a step waits for the drive beyond that.
 _WAITING_MAX = 1
+
+
+class Here(Executor):
+    """Does the work in the thread that submits it, also while the interpreter exits, when others take none."""
+
+    def submit(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> "Future[Any]":
+        done: "Future[Any]" = Future()
+        try:
+            done.set_result(work(*args, **kwargs))
+        except BaseException as failure:
+            done.set_exception(failure)
+        return done
 
 
 class NewWeights:
@@ -28,10 +40,12 @@ class NewWeights:
         Of the parameters.
     write : callable
         Gets a sub-group's number and its new weights, on the writing thread.
+    writer : Executor, optional
+        In place of that thread.
     """
 
     def __init__(self, numels: Mapping[int, int], dtype: torch.dtype,
-                 write: Callable[[int, torch.Tensor], None]) -> None:
+                 write: Callable[[int, torch.Tensor], None], writer: Optional[Executor] = None) -> None:
         self._numels = numels
         self._dtype = dtype
         self._write = write
@@ -40,7 +54,7 @@ class NewWeights:
         self._missing: Dict[int, int] = {}
         self._written: List["Future[None]"] = []
         self._room = threading.Semaphore(_WAITING_MAX)
-        self._writer = ThreadPoolExecutor(1, "nvswap-weights")
+        self._writer = writer or ThreadPoolExecutor(1, "nvswap-weights")
 
     def add(self, group: int, offset: int, run: Any) -> None:
         """Takes a run of new weights; the function `weights_final` of an optimizer."""

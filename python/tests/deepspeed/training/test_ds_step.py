@@ -9,7 +9,7 @@ import signal
 import subprocess
 
 from jobs import (
-    await_step, configuration, fell, in_memory, job, left_behind, outputs_of, results_of, start)
+    await_step, configuration, fell, half, in_memory, job, left_behind, outputs_of, results_of, start)
 from promises import Skip, main, promise
 
 
@@ -90,11 +90,6 @@ def a_step_in_fp16_that_is_finished_has_its_loss_scale(directory):
     config = half(configuration(directory, dtype="fp16", **DEPTH))
     assert job(config, failing=4, failing_rank=0, **settings) == \
         job(half(configuration(None, "cpu", "fp16")), **settings)
-
-
-def half(config):
-    config["fp16"] = {"enabled": True, "initial_scale_power": 22, "hysteresis": 1, "loss_scale_window": 2}
-    return config
 
 
 @promise
