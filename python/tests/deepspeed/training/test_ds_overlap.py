@@ -5,11 +5,9 @@
 import json
 import os
 import re
-import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from jobs import configuration, half, in_memory, job, outputs_of, results_of, start  # noqa: E402
-from promises import main, promise  # noqa: E402
+from jobs import configuration, half, in_memory, job, outputs_of, results_of, start
+from promises import main, promise
 
 
 HOST = {"device": "cpu"}
