@@ -16,6 +16,7 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 from promises import PACKAGE, TOP, Skip, main, promise
 
+sys.path.insert(0, os.path.join(TOP, "bench", "support"))
 from cgroup import Cgroup  # noqa: E402
 
 GIB = 1 << 30

@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 
 #include "base/json/write.h"
@@ -131,22 +132,43 @@ static const char keys_of_optimizer[] =
 	"zero_optimization { offload_optimizer { device nvme_path pin_memory buffer_count "
 	"buffer_size fast_init pipeline_read pipeline_write ratio } sub_group_size } ";
 static const char keys_of_step[] =
-	"optimizer { type params { lr betas eps weight_decay bias_correction adam_w_mode momentum "
-	"dampening nesterov maximize lr_decay initial_accumulator_value } } "
 	"gradient_clipping fp16 { enabled loss_scale initial_scale_power loss_scale_window "
 	"hysteresis consecutive_hysteresis min_loss_scale } bf16 { enabled } "
 	"data_types { grad_accum_dtype } ";
 static const char keys_of_nvswap[] = "nvswap { ioengine io_timeout_ms verify keep rank stripe_size "
 				     "write_budget";
 
+/* Those of the optimizer's parameters that DeepSpeed takes for its type. */
+static const char *keys_of_type(const struct bench_job *job)
+{
+	static const struct {
+		const char *type, *keys;
+	} others[] = {
+		{"SGD", "lr momentum dampening weight_decay nesterov"},
+		{"Adagrad", "lr lr_decay weight_decay eps initial_accumulator_value"},
+		{"Lion", "lr betas weight_decay"},
+	};
+	char type[128] = "";
+
+	nvs_config_get(job->config, "optimizer.type", type, sizeof(type), NULL);
+	for (size_t i = 0; i < COUNT_OF(others); i++)
+		if (!strcasecmp(type, others[i].type))
+			return others[i].keys;
+	return "lr betas eps weight_decay bias_correction adam_w_mode";
+}
+
 static void put_config(struct json_writer *json, const struct bench_job *job)
 {
 	bool optimizer = job->block == NVS_OFFLOAD_OPTIMIZER;
 	char keys[2048], object[128] = "", *rest = keys, *word, *end;
+	int length = snprintf(keys, sizeof(keys), "%s%s", keys_of_aio,
+			      optimizer ? keys_of_optimizer : keys_of_param);
 
-	snprintf(keys, sizeof(keys), "%s%s%s%s%s }", keys_of_aio,
-		 optimizer ? keys_of_optimizer : keys_of_param,
-		 job->options.rw == RW_STEP ? keys_of_step : "", keys_of_nvswap,
+	if (job->options.rw == RW_STEP)
+		length += snprintf(keys + length, sizeof(keys) - (size_t)length,
+				   "optimizer { type params { %s } } %s", keys_of_type(job),
+				   keys_of_step);
+	snprintf(keys + length, sizeof(keys) - (size_t)length, "%s%s }", keys_of_nvswap,
 		 optimizer ? " optimizer_max_in_cpu optimizer_threads optimizer_state" : "");
 	json_open_object(json, "config");
 	while ((word = strsep(&rest, " "))) {

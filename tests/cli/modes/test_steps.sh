@@ -175,6 +175,12 @@ config '"bf16": {"enabled": true}' '"eps": 1e-7' '"nvswap": {"optimizer_state": 
 json the_format_of_the_state_is_reported "config['nvswap']['optimizer_state'] == '8bit' and
 	8 * 375000 <= step['read_bytes'] + step['written_bytes'] < 9 * 375000" "${SHORT[@]}"
 
+config '"bf16": {"enabled": true}' '"weight_decay": 0.1' ''
+sed -i 's/"AdamW\?"/"SGD"/' "$T/config.json"
+json parameters_of_the_type_are_reported "config['optimizer'] == {'type': 'SGD', 'params': {'lr': 2e-3, 'momentum': 0,
+	'dampening': 0, 'weight_decay': 0.1, 'nesterov': False}} and
+	8 * 375000 <= step['read_bytes'] < 9 * 375000" "${SHORT[@]}"
+
 # ---- Forward and backward
 
 params layers_are_asked_for_forward_and_backward "job['jobname'] == 'params' and step['layers'] == 7 and
