@@ -40,8 +40,10 @@ STEPS, SAVES = 12, (3, 9)
 WIDTHS = {("ops", "bf16"): 384, ("ops", "fp32"): 512}
 
 # What an error says of each fault, and of another rank that had one. ext4 itself fails with ENOMEM where
-# it makes a name in a block behind the end of its device.
-IO_ERRORS = r"EIO|EROFS|ENOMEM|Input/output error|Read-only file system|Cannot allocate memory"
+# it makes a name in a block behind the end of its device, and with ENOSPC where it can't read the maps of
+# what is free.
+IO_ERRORS = (r"EIO|EROFS|ENOMEM|ENOSPC|Input/output error|Read-only file system|Cannot allocate memory|"
+             r"No space left on device")
 CAUSES = {"full": r"ENOSPC|No space left on device",
           "errors": IO_ERRORS, "errors for a while": IO_ERRORS,
           "short": r"EIO|EBADMSG|ENODATA",
