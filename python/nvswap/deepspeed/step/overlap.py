@@ -75,7 +75,7 @@ class Overlap:
 
     @property
     def is_behind(self) -> bool:
-        """Whether a pass goes on, or has has ended and end() has not been called."""
+        """Whether a pass goes on, or has ended and end() has not been called."""
         return self._behind is not None
 
     def begin(self, make: Callable[[], None]) -> None:
