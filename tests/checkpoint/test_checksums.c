@@ -228,9 +228,9 @@ TEST(checksums_of_another_form_or_of_other_files_are_refused_with_a_remedy)
 	write_text(sums, "{\"format\"");
 	expect_error(f, open_from(NULL), -EINVAL, "checksums");
 	for (int i = 0; i < 3; i++) {
-		static const char *const sum[] = {"\"0123\"", "\"012345678901234G\"",
-						  "\"0123456789abcdef\", \"t0\": "
-						  "\"0123456789abcdef\""};
+		static const char *const sum[] = {
+			"\"0123\"", "\"012345678901234G\"",
+			"\"0123456789abcdef\", \"t0\": \"0123456789abcdef\""};
 
 		snprintf(text, sizeof(text),
 			 "{\"format\": \"nvswap checksums 1\", \"bytes\": %" PRIu64
