@@ -14,7 +14,6 @@ from nvswap.errors import invalid
 from nvswap.optimizer import STATES, GroupRule
 from nvswap.torch.adam import AdamW
 from nvswap.torch.offload import Offloaded
-from nvswap.torch.ranks import Ranks
 
 Number = Union[float, torch.Tensor]
 
@@ -23,12 +22,6 @@ class _OneState(AdamW):
     """An AdamW of another rule, with one state."""
 
     _names: Tuple[str, ...] = ()  # of the settings that the rule reads
-
-    def _begin(self, params: Any, settings: Dict[str, Any], config: Any, offloaded: Optional[Offloaded],
-               shard: Any) -> None:
-        self._ranks = Ranks(shard)
-        self._made = False
-        self._ranks.all("the constructor", lambda: self._make(params, settings, config, offloaded, None))
 
     def _numbers_of(self, group: Dict[str, Any]) -> Dict[str, Any]:
         for name in ("capturable", "differentiable"):
