@@ -112,6 +112,10 @@ class Stage3(StoredStage3):
 
     def __init__(self, module: Any, init_optimizer: Any, *args: Any, **kwargs: Any) -> None:
         unlike = _why_unsupported(init_optimizer, kwargs)
+        if self._overlaps_steps and (unlike or not _is_on_nvme(kwargs)):
+            reason = unlike[1] if unlike else "optimizer state is not on nvme"
+            raise Error(errno.ENOTSUP, f"nvswap.overlap_step: {reason}, so the step is DeepSpeed's own: leave it out",
+                        "nvswap.overlap_step")
         if unlike is None:
             if _has_moments_in_bf16(kwargs) and _is_on_nvme(kwargs):
                 # Those of the store, whose master weights are float32.
