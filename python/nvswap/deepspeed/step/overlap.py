@@ -126,6 +126,7 @@ class Overlap:
         for parameter in self._parameters:
             if _overlap_of(parameter)[0] is self:  # and not a later engine's
                 del parameter.nvswap_overlap
+        self._parameters.clear()
         self._thread.shutdown()
 
     # ---- The forward
@@ -186,8 +187,9 @@ class Overlap:
 
 
 def _overlap_of(parameter: Any) -> Tuple[Optional[Overlap], int]:
-    """And the sub-group of a parameter."""
-    return getattr(parameter, "nvswap_overlap", (None, 0))
+    """The Overlap of a parameter, if it has one, and its sub-group."""
+    found: Tuple[Optional[Overlap], int] = getattr(parameter, "nvswap_overlap", (None, 0))
+    return found
 
 
 def _groups_of(parameters: Iterable[Any]) -> Dict[Overlap, Set[int]]:
