@@ -278,8 +278,8 @@ class Optimizer(Handle):
     update : callable or GroupRule, optional
         Gets an :class:`Update` instead of the configured optimizer; of several threads. The library
         can't end a step for its exception: see :meth:`step`.
-    rule : {"adam", "sgd", "adagrad", "lion"}
-        Whose states the optimizer of a callable `update` has.
+    rule : {"adam", "sgd", "adagrad", "lion"}, optional
+        Whose states the optimizer of a callable `update` has: Adam's by default. Without one optimizer.type chooses.
     weights_final : callable, optional
         Gets ``(group, offset, array)`` once for each run of new weights, of several threads; the
         array is as those of :class:`Update`.
@@ -308,7 +308,7 @@ class Optimizer(Handle):
 
     def __init__(self, config: Any, groups: Any = None, *,
                  update: Union[None, GroupRule, Callable[[Update], None]] = None,
-                 rule: str = "adam",
+                 rule: Optional[str] = None,
                  weights_final: Optional[Callable[[int, int, Any], None]] = None,
                  aio: Optional[Aio] = None, state: Optional[str] = None, take_weights: bool = False) -> None:
         optimizer, error = ffi.new("struct nvs_optimizer **"), new_error()
@@ -330,7 +330,10 @@ class Optimizer(Handle):
         options.weights_final = lib.nvswap_weights_final if weights_final else _NULL
         options.update_arg = options.weights_final_arg = self._arg
         options.take_weights = take_weights
-        options.rule = _rule(rule)
+        if rule is not None and (update is None or isinstance(update, GroupRule)):
+            raise invalid("rule= is that of an update function: without one, optimizer.type of the configuration "
+                          "chooses the rule, and a GroupRule has its own")
+        options.rule = _rule(rule or "adam")
         if isinstance(update, GroupRule):
             options.update = ffi.addressof(lib, "nvswap_update_group")
             options.update_arg, options.rule = update._table, _rule(update.rule)

@@ -534,7 +534,12 @@ def an_update_function_gets_the_states_of_its_rule(directory):
             optimizer.lend_gradients("g", numpy.ones(1000, numpy.float32))
             optimizer.step(lr=0.25)
     assert (weights == 0.25).all()
-    raises(nvswap.Error, lambda: nvswap.Optimizer(settings(directory), {"g": weights}, rule="muon"), errno.EINVAL)
+    raises(nvswap.Error, lambda: nvswap.Optimizer(settings(directory), {"g": weights}, update=update, rule="muon"),
+           errno.EINVAL)
+    for other in (None, nvswap.GroupRule("lion", 1)):
+        error = raises(nvswap.Error, lambda other=other: nvswap.Optimizer(
+            settings(directory), {"g": weights}, update=other, rule="sgd"), errno.EINVAL)
+        assert "optimizer.type" in str(error)
     raises(nvswap.Error, lambda: nvswap.GroupRule("lion", 1).set(0, betas=(1, 0)), errno.EINVAL)
 
 

@@ -134,13 +134,17 @@ class AdamW(torch.optim.Optimizer):
                  differentiable: bool = False, fused: Optional[bool] = None, config: Any = None,
                  offloaded: Optional[Offloaded] = None, shard: Any = None,
                  state: Optional[str] = None) -> None:
-        self._ranks = Ranks(shard)
-        self._made = False
-        self._ranks.all("the constructor", lambda: self._make(params, dict(
+        self._begin(params, dict(
             lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad,
             maximize=maximize, foreach=foreach, capturable=capturable,
             differentiable=differentiable, fused=fused,
-            decoupled_weight_decay=self._decoupled), config, offloaded, state))
+            decoupled_weight_decay=self._decoupled), config, offloaded, shard, state)
+
+    def _begin(self, params: Any, defaults: Dict[str, Any], config: Any, offloaded: Optional[Offloaded],
+               shard: Any, state: Optional[str] = None) -> None:
+        self._ranks = Ranks(shard)
+        self._made = False
+        self._ranks.all("the constructor", lambda: self._make(params, defaults, config, offloaded, state))
 
     def _make(self, params: Any, defaults: Dict[str, Any], config: Any,
               offloaded: Optional[Offloaded], state: Optional[str]) -> None:
@@ -650,7 +654,21 @@ class AdamW(torch.optim.Optimizer):
 
     def _numbers_of(self, group: Dict[str, Any]) -> Dict[str, Any]:
         """The settings of a group for GroupRule.set(), after a check of all of them."""
-        return _numbers_of(group)
+        for name in ("amsgrad", "capturable", "differentiable"):
+            if group.get(name):
+                raise invalid(f"{name} is not supported: leave it out, or use torch.optim")
+        for name in ("lr", "eps", "weight_decay"):
+            if not isinstance(group[name], (int, float, torch.Tensor)):
+                raise invalid(f"{name} is {group[name]!r}: a configuration is given as config=")
+        if len(group["betas"]) != 2:
+            raise invalid(f"betas are two numbers, not {group['betas']}")
+        numbers = dict(lr=float(group["lr"]), betas=[float(beta) for beta in group["betas"]],
+                       eps=float(group["eps"]), weight_decay=float(group["weight_decay"]),
+                       adam_w_mode=bool(group["decoupled_weight_decay"]), bias_correction=True,
+                       grad_factor=-1.0 if group["maximize"] else 1.0)
+        # Raises an error that names the setting.
+        GroupAdam(1).set(0, **numbers)
+        return numbers
 
     def _with_steps(self, state: Dict[torch.nn.Parameter, Any]) -> Dict[torch.nn.Parameter, Any]:
         """State that another optimizer has saved, with numbers of steps."""
@@ -736,25 +754,6 @@ class Adam(AdamW):
                  decoupled_weight_decay: bool = False, **more: Any) -> None:
         self._decoupled = decoupled_weight_decay
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **more)
-
-
-def _numbers_of(group: Dict[str, Any]) -> Dict[str, Any]:
-    """The settings of a group for GroupRule.set(), after a check of all of them."""
-    for name in ("amsgrad", "capturable", "differentiable"):
-        if group.get(name):
-            raise invalid(f"{name} is not supported: leave it out, or use torch.optim")
-    for name in ("lr", "eps", "weight_decay"):
-        if not isinstance(group[name], (int, float, torch.Tensor)):
-            raise invalid(f"{name} is {group[name]!r}: a configuration is given as config=")
-    if len(group["betas"]) != 2:
-        raise invalid(f"betas are two numbers, not {group['betas']}")
-    numbers = dict(lr=float(group["lr"]), betas=[float(beta) for beta in group["betas"]],
-                   eps=float(group["eps"]), weight_decay=float(group["weight_decay"]),
-                   adam_w_mode=bool(group["decoupled_weight_decay"]), bias_correction=True,
-                   grad_factor=-1.0 if group["maximize"] else 1.0)
-    # Raises an error that names the setting.
-    GroupAdam(1).set(0, **numbers)
-    return numbers
 
 
 def _version_of(parameter: torch.nn.Parameter) -> Tuple[int, int]:

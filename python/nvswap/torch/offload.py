@@ -89,7 +89,7 @@ class Offloaded:
         Where the forwards compute.
     threads : Threads
     optimizer : callable
-        The AdamW that trains it, or None.
+        The optimizer of nvswap that trains it, or None.
     written : set of torch.nn.Parameter
         Those that load_state_dict() has changed since the optimizer has seen them.
     of_files : bool
@@ -434,7 +434,7 @@ class Offloaded:
                 raise invalid(f"an offloaded {type(module).__name__} whose parameters are read of files can't become "
                               f"{after.dtype}: make the module of that type, and give offload() convert=True")
             if after.dtype != before.dtype and self.has_optimizer():
-                raise invalid(f"an offloaded {type(module).__name__} can't become {after.dtype} while an AdamW "
+                raise invalid(f"an offloaded {type(module).__name__} can't become {after.dtype} while an optimizer "
                               "has its parameters: make the optimizer after that")
         every = module.__dict__["_parameters"]
         module.__dict__["_parameters"] = {
@@ -473,7 +473,7 @@ class Offloaded:
         self._names[parameter] = name
 
     def has_optimizer(self) -> bool:
-        """Whether an AdamW that is not closed trains it."""
+        """Whether an optimizer that is not closed trains it."""
         own = self.optimizer()
         return own is not None and not own.closed
 

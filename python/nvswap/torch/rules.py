@@ -13,8 +13,9 @@ import torch
 from nvswap.errors import invalid
 from nvswap.optimizer import STATES, GroupRule
 from nvswap.torch.adam import AdamW
+from nvswap.torch.local import like_parameter, local
 from nvswap.torch.offload import Offloaded
-from nvswap.torch.ranks import Ranks
+from nvswap.torch.state import mapped
 
 Number = Union[float, torch.Tensor]
 
@@ -23,12 +24,6 @@ class _OneState(AdamW):
     """An AdamW of another rule, with one state."""
 
     _names: Tuple[str, ...] = ()  # of the settings that the rule reads
-
-    def _begin(self, params: Any, settings: Dict[str, Any], config: Any, offloaded: Optional[Offloaded],
-               shard: Any) -> None:
-        self._ranks = Ranks(shard)
-        self._made = False
-        self._ranks.all("the constructor", lambda: self._make(params, settings, config, offloaded, None))
 
     def _numbers_of(self, group: Dict[str, Any]) -> Dict[str, Any]:
         for name in ("capturable", "differentiable"):
@@ -67,7 +62,8 @@ class SGD(_OneState):
     Raises
     ------
     nvswap.Error
-        Those of AdamW; EINVAL: nesterov without momentum or with dampening.
+        Those of AdamW; EINVAL: nesterov without momentum or with dampening; ENOTSUP: the configuration has another
+        nvswap.optimizer_state than "fp32".
     """
 
     _rule = "sgd"
@@ -94,7 +90,8 @@ class Adagrad(_OneState):
     Raises
     ------
     nvswap.Error
-        Those of AdamW; EINVAL: a group has another initial_accumulator_value.
+        Those of AdamW; EINVAL: a group has another initial_accumulator_value; ENOTSUP: the configuration has another
+        nvswap.optimizer_state than "fp32".
     """
 
     _rule = "adagrad"
@@ -123,8 +120,10 @@ class Adagrad(_OneState):
         if "nvswap" not in result and not self._ranks.sharded:
             for parameter, number in self._numbers().items():
                 if number not in result["state"] and parameter.requires_grad:
-                    result["state"][number] = {"step": torch.tensor(0.0), "sum": torch.full(
-                        parameter.shape, float(self.defaults["initial_accumulator_value"]))}
+                    own = local(parameter)
+                    values = mapped(self._config, own.numel()).fill_(self.defaults["initial_accumulator_value"])
+                    result["state"][number] = {"step": torch.tensor(0.0),
+                                               "sum": like_parameter(values.view(own.shape), parameter)}
         return result
 
 
@@ -135,6 +134,11 @@ class Lion(_OneState):
 
     weight_decay is decoupled. state_dict() has "exp_avg" and "step"; one without "step" is loaded too. The
     sign of 0 is 0: a weight without gradients stays.
+
+    Raises
+    ------
+    nvswap.Error
+        Those of AdamW; ENOTSUP: the configuration has another nvswap.optimizer_state than "fp32".
     """
 
     _rule = "lion"

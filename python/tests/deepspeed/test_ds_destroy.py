@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import re
+import resource
 
 import one_rank  # noqa: F401
 import deepspeed
@@ -120,6 +121,24 @@ def the_parameters_of_a_destroyed_engine_stay_as_long_as_their_module(directory)
             weights = [parameter.clone() for parameter in parameters]
         assert all(weight.isfinite().all() and weight.any() for weight in weights)
         trained(config, module).destroy()
+
+
+@promise
+def a_destroyed_engine_whose_step_failed_behind_the_forward_leaves_its_parameters_to_gather(directory):
+    config = configuration(directory, dtype="fp32", depth="step", param=False, nvswap={"overlap_step": True})
+    engine, limit = trained(config), resource.getrlimit(resource.RLIMIT_FSIZE)
+    parameters, steps = list(engine.module.parameters()), config["gradient_accumulation_steps"]
+    for _ in range(steps):
+        engine.backward(engine(torch.ones(2, WIDTH)).square().mean())
+        if engine.is_gradient_accumulation_boundary():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limit[1]))
+        engine.step()
+    try:
+        assert "File too large" in str(raises(OSError, engine.destroy))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    with deepspeed.zero.GatheredParameters(parameters):
+        assert all(parameter.isfinite().all() for parameter in parameters)
 
 
 @promise

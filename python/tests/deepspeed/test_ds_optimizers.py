@@ -138,13 +138,15 @@ def an_optimizer_with_state_before_its_first_step_is_refused(directory):
 
 
 def losses_of(directory, device, depth="swappers", dtype="fp32", fp16=None, bf16=None, zero=None, clipping=1.0,
-              nvswap=None, **kind):
-    """The losses of a job whose optimizer the configuration names."""
+              nvswap=None, offload=True, **kind):
+    """The losses of a job whose optimizer the configuration names; without `offload` it has no block that offloads."""
     config = configuration(directory if device == "nvme" else None, device, dtype, depth, bf16=bf16,
                            zero={"sub_group_size": WIDTH * WIDTH, **(zero or {})})
     config.update(gradient_accumulation_steps=1, zero_allow_untested_optimizer=True,
                   zero_force_ds_cpu_optimizer=False, optimizer=kind)
     config.get("nvswap", {}).update(nvswap or {})
+    if not offload:
+        del config["zero_optimization"]["offload_param"], config["zero_optimization"]["offload_optimizer"]
     if clipping is None:
         del config["gradient_clipping"]
     else:
@@ -217,6 +219,15 @@ def bf16_optimizer_states_chooses_the_format_at_depth_step_unless_nvswap_does(di
                                       nvswap={"optimizer_state": state} if state else None, **adam)
              for keys, state in ((False, "fp32"), (False, "bf16"), (True, None), (True, "fp32"))}
     assert found[True, None] == found[False, "bf16"] != found[False, "fp32"] == found[True, "fp32"], found
+
+
+@promise
+def bf16_optimizer_states_without_offload_optimizer_are_deepspeeds_own(directory):
+    blocks = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
+    adam = {"type": "Adam", "params": {"lr": 0.01, "torch_adam": True}}
+    found = [losses_of(directory, "cpu", depth, "bf16", bf16=blocks, offload=False, **adam)
+             for depth in ("ops", "step")]
+    assert found[0] == found[1], found
 
 
 @promise

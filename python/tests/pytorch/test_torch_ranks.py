@@ -126,6 +126,19 @@ def fully_sharded_ranks_step_their_shards_as_with_torch(rank, directory):
 
 
 @on_ranks
+def the_first_state_of_adagrad_is_sharded_as_its_parameters(rank, directory):
+    module = sharded(model())
+    optimizer = nvswap.torch.Adagrad(module.parameters(), initial_accumulator_value=0.25, config=settings(directory))
+    state = optimizer.state_dict()
+    for number, parameter in enumerate(module.parameters()):
+        first = state["state"][number]["sum"]
+        assert first.placements == parameter.placements and first.shape == parameter.shape
+        assert first.to_local().shape == parameter.to_local().shape and (first.to_local() == 0.25).all()
+    optimizer.load_state_dict(state)
+    optimizer.close()
+
+
+@on_ranks
 def tensor_parallel_ranks_step_their_shards_as_with_torch(rank, directory):
     mesh = init_device_mesh("cpu", (RANKS,))
 

@@ -176,6 +176,15 @@ def a_kept_store_is_continued_by_its_own_rule_alone(directory):
 
 
 @promise
+def a_format_that_a_rule_does_not_have_is_refused_by_its_key(directory):
+    for ours in (nvswap.torch.SGD, nvswap.torch.Adagrad, nvswap.torch.Lion):
+        for state in ("split", "bf16", "8bit"):
+            error = raises(nvswap.Error, lambda ours=ours, state=state: ours(
+                parameters(), config=settings(directory, optimizer_state=state)), errno.ENOTSUP)
+            assert 'set it to "fp32"' in str(error) and error.tensor == "nvswap.optimizer_state", error
+
+
+@promise
 def settings_out_of_bounds_are_errors(directory):
     for ours, options in ((nvswap.torch.SGD, dict(momentum=-1)), (nvswap.torch.SGD, dict(nesterov=True)),
                           (nvswap.torch.SGD, dict(momentum=0.9, dampening=0.5, nesterov=True)),

@@ -327,6 +327,33 @@ def state_that_can_not_be_shared_is_refused(_, directory):
     assert "process group" in str(error)
 
 
+@on_ranks
+def ranks_share_the_state_of_each_rule_and_step_as_one_to_the_bit(rank, directory):
+    for number, (kind, options) in enumerate(((nvswap.torch.SGD, {"momentum": 0.9}), (nvswap.torch.Adagrad, {}),
+                                              (nvswap.torch.Lion, {}))):
+        def made(name, number=number, kind=kind, options=options, **more):
+            module = DistributedDataParallel(model())
+            config = settings(place_of(directory, f"{name}{number}"))
+            return module, kind(module.parameters(), lr=0.01, config=config, **options, **more)
+
+        first, second, third = made("shares", shard=True), made("whole"), made("resumed", shard=True)
+        for pair_of in (first, second):
+            trained(*pair_of, rank, range(3))
+        assert_equal(first[0], second[0])
+        assert numel_of(first[1]) < numel_of(second[1])
+        third[1].load_state_dict(second[1].state_dict())
+        third[0].load_state_dict(second[0].state_dict())
+        for pair_of in (first, second, third):
+            trained(*pair_of, rank, range(3, 5))
+        assert_equal(first[0], second[0])
+        assert_equal(third[0], second[0])
+        first[1].consolidate_state_dict()
+        if rank == 0:
+            whole, own = first[1].state_dict()["state"], second[1].state_dict()["state"]
+            assert all(torch.equal(whole[each][part], own[each][part]) for each in own for part in own[each])
+        close(first[1], second[1], third[1])
+
+
 @promise
 def a_share_needs_a_process_group(directory):
     error = raises(nvswap.Error, lambda: nvswap.torch.AdamW(

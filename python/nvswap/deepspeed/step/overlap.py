@@ -27,7 +27,7 @@ import functools
 import threading
 import weakref
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 import torch
 from deepspeed.runtime.zero.partition_parameters import Init, ZeroParamStatus
@@ -62,9 +62,11 @@ class Overlap:
         self._in_forward = False
         self._awaited: Set[int] = set()  # sub-groups, in this forward; the same on all ranks
         self._thread = ThreadPoolExecutor(1, "nvswap-step")
+        self._parameters: List[Any] = []
         for group, parameters in enumerate(groups):
             for parameter in parameters:
                 parameter.nvswap_overlap = (self, group)
+                self._parameters.append(parameter)
         enter, leave, end = map(torch.compiler.disable, (self._enter, self._leave, self._end))
         self._hooks = [module.register_forward_pre_hook(enter, prepend=True),
                        module.register_forward_hook(leave, always_call=True),
@@ -118,9 +120,13 @@ class Overlap:
             self._behind.result()
 
     def close(self) -> None:
-        """Ends the thread, and waits for the pass."""
+        """Ends the thread, and waits for the pass. Later gathers of the parameters wait for nothing."""
         for hook in self._hooks:
             hook.remove()
+        for parameter in self._parameters:
+            if _overlap_of(parameter)[0] is self:  # and not a later engine's
+                del parameter.nvswap_overlap
+        self._parameters.clear()
         self._thread.shutdown()
 
     # ---- The forward
@@ -173,18 +179,23 @@ class Overlap:
             parameter = entry.param
             if parameter in own or parameter.ds_status is not ZeroParamStatus.NOT_AVAILABLE:
                 continue
-            overlap, group = getattr(parameter, "nvswap_overlap", (None, None))
+            overlap, group = _overlap_of(parameter)
             if overlap is self and group not in awaited:
                 break
             ahead[id(parameter)] = parameter.ds_numel
         return sum(ahead.values())
 
 
+def _overlap_of(parameter: Any) -> Tuple[Optional[Overlap], int]:
+    """The Overlap of a parameter, if it has one, and its sub-group."""
+    found: Tuple[Optional[Overlap], int] = getattr(parameter, "nvswap_overlap", (None, 0))
+    return found
+
+
 def _groups_of(parameters: Iterable[Any]) -> Dict[Overlap, Set[int]]:
     found: Dict[Overlap, Set[int]] = {}
-    for parameter in parameters:
-        if hasattr(parameter, "nvswap_overlap"):
-            overlap, group = parameter.nvswap_overlap
+    for overlap, group in map(_overlap_of, parameters):
+        if overlap is not None:
             found.setdefault(overlap, set()).add(group)
     return found
 

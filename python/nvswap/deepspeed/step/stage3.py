@@ -73,11 +73,16 @@ def _has_moments_in_bf16(settings: Dict[str, Any]) -> bool:
     return bool(settings.get("bf16_optimizer_states"))
 
 
+def _is_on_nvme(settings: Dict[str, Any]) -> bool:
+    """Whether optimizer state is on NVMe, by the settings of DeepSpeed's class."""
+    offload = settings.get("offload_optimizer_config")
+    return offload is not None and bool(offload.device == OffloadDeviceEnum.nvme)
+
+
 def _why_unsupported(optimizer: Any, settings: Dict[str, Any]) -> Optional[Tuple[str, str]]:
     """The key and the reason that keep a job with state on NVMe from nvswap's optimizer; None if it can have it.
     `settings` are those of DeepSpeed's class."""
-    offload = settings.get("offload_optimizer_config")
-    if offload is None or offload.device != OffloadDeviceEnum.nvme:
+    if not _is_on_nvme(settings):
         return None
     if type(optimizer) is not DeepSpeedCPUAdam:  # pylint: disable=unidiomatic-typecheck
         return "nvswap.deepspeed", f"the optimizer is {type(optimizer).__name__}, and nvswap's is DeepSpeedCPUAdam"
@@ -107,8 +112,12 @@ class Stage3(StoredStage3):
 
     def __init__(self, module: Any, init_optimizer: Any, *args: Any, **kwargs: Any) -> None:
         unlike = _why_unsupported(init_optimizer, kwargs)
+        if self._overlaps_steps and (unlike or not _is_on_nvme(kwargs)):
+            reason = unlike[1] if unlike else "optimizer state is not on nvme"
+            raise Error(errno.ENOTSUP, f"nvswap.overlap_step: {reason}, so the step is DeepSpeed's own: leave it out",
+                        "nvswap.overlap_step")
         if unlike is None:
-            if _has_moments_in_bf16(kwargs) and kwargs["offload_optimizer_config"].device == OffloadDeviceEnum.nvme:
+            if _has_moments_in_bf16(kwargs) and _is_on_nvme(kwargs):
                 # Those of the store, whose master weights are float32.
                 self._format_of_state = {"optimizer_state": "bf16"}
                 kwargs.update(bf16_master_weights_and_gradients=False, bf16_optimizer_states=False)

@@ -119,8 +119,16 @@ def the_first_layers_compute_while_the_state_of_the_last_is_updated(directory):
 def what_has_no_exact_way_is_refused(directory):
     nvme = overlapped(directory, param={"max_in_cpu": 0})
     swappers = configuration(directory, depth="swappers", nvswap={"overlap_step": True})
+    of_torch = overlapped(directory)
+    of_torch["optimizer"] = {"type": "Adam", "params": {"lr": 1e-3, "torch_adam": True}}
+    of_torch["zero_force_ds_cpu_optimizer"] = False
+    del of_torch["nvswap"]["deepspeed"]  # others than DeepSpeedCPUAdam have the swappers then
+    in_memory_alone = overlapped(directory)
+    in_memory_alone["zero_optimization"]["offload_optimizer"] = HOST
     for config, reason in ((nvme, "nvswap.overlap_step: offload_param on nvme"),
-                           (swappers, "nvswap.overlap_step: the step is DeepSpeed's own")):
+                           (swappers, "nvswap.overlap_step: the step is DeepSpeed's own"),
+                           (of_torch, "nvswap.overlap_step: the optimizer is AdamW, and nvswap's is"),
+                           (in_memory_alone, "nvswap.overlap_step: optimizer state is not on nvme")):
         for output in outputs_of(start(config, steps=1)):
             assert reason in output, output[-3000:]
 
