@@ -543,7 +543,8 @@ struct nvs_state_conversion {
 	size_t size; /* of this structure in bytes; the caller sets it, see nvs_error */
 	enum nvs_optimizer_state from, to; /* NVS_STATE_SPLIT in a kept store is NVS_STATE_FP32 */
 	uint64_t numel;			   /* elements of all groups */
-	uint64_t rounded;		   /* of their 2 x numel moments, those that have changed */
+	uint64_t rounded;		   /* of their 2 x numel moments of Adam, those that have
+					      changed */
 	uint64_t step;			   /* steps so far */
 	uint64_t generation;		   /* number of the store's last commit */
 };
@@ -558,6 +559,7 @@ struct nvs_state_conversion {
  * done.
  * Errors: those of nvs_optimizer_open with `groups` NULL and those of nvs_optimizer_commit, and
  * -EINVAL     `result` is NULL or its size is not set, or `state` is no format
+ * -ENOTSUP    the rule is not Adam, and `state` is NVS_STATE_BF16 or NVS_STATE_8BIT
  * -EROFS      nvswap.read_only is true
  * -ENOSPC     the drive has no room for the new moments beside the old ones
  */
