@@ -280,8 +280,8 @@ struct nvs_universal_options {
  * one that is there, and at last "latest_universal" beside `path` has its name. After a crash
  * `path`/zero is what it was before, or complete; on a file system that can't exchange two names
  * (FUSE, NFS) a crash may leave what it was before as `path`/zero.before and no `path`/zero:
- * nvs_checkpoint_import_universal reads that, the next export renames it back, and other programs find
- * it after `mv zero.before zero`. What else belongs to a checkpoint of DeepSpeed,
+ * nvs_checkpoint_import_universal reads that, the next export renames it back, and other programs
+ * find it after `mv zero.before zero`. What else belongs to a checkpoint of DeepSpeed,
  * such as its files of model states, is in `path` already or is not needed. Elements of a group
  * that belong to no parameter are not written. Of several ranks each writes its elements; all pass
  * the same parameters in the same order, with the same names and shapes, and together give each

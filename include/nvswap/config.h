@@ -215,8 +215,8 @@ NVS_API const char *nvs_config_get_path(const struct nvs_config *config, enum nv
 /*
  * Returns the pool size of a block in bytes: buffer_count x buffer_size x the size of an element;
  * for the optimizer also 12 bytes per element of optimizer_max_in_cpu, of which nvs_optimizer_open
- * takes what the rule and nvswap.optimizer_state need. 0: an argument is NULL or no such block; UINT64_MAX: it
- * exceeds 64 bits.
+ * takes what the rule and nvswap.optimizer_state need. 0: an argument is NULL or no such block;
+ * UINT64_MAX: it exceeds 64 bits.
  */
 NVS_API uint64_t nvs_config_pool_bytes(const struct nvs_config *config, enum nvs_block block);
 

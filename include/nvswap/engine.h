@@ -172,7 +172,8 @@ struct nvs_files_options {
  * their first read returns, with which later ones are compared.
  * Errors:
  * -EINVAL   an argument is NULL or n is 0; a header, an index or a file of checksums is wrong; a tensor
- *           is in two files; the configuration has another value for a setting of the aio than that was opened with
+ *           is in two files; the configuration has another value for a setting of the aio than
+ *           that was opened with
  * -E2BIG    fields of a later version are set in the options
  * -ENOENT   a file does not exist, or a folder has none of the names above
  * -ESTALE   a file was replaced or written to while the engine was opened; or its checksums are those of

@@ -96,11 +96,10 @@ extern "C" {
 
 /*
  * Groups of parameters (DeepSpeed's sub-groups) have master weights and the states of the rule
- * (of Adam exp_avg and exp_avg_sq), in fp32 or in the format of nvswap.optimizer_state, in the store
- * of the offload_optimizer block. A step reads, updates and writes them back tile by tile, all
- * parts concurrently. The caller owns
- * weights and gradients; a caller that accumulates gradients, or has no room for them, adds them
- * piece by piece instead.
+ * (of Adam exp_avg and exp_avg_sq), in fp32 or in another format, in the store of the
+ * offload_optimizer block. A step reads, updates and writes them back tile by tile, all parts
+ * concurrently. The caller owns weights and gradients; a caller that accumulates gradients, or has
+ * no room for them, adds them piece by piece instead.
  * Calls on one optimizer are serialized: a second thread's call waits for the first, and so does
  * one by the log function, which has a thread of its own. One that is made within another on the
  * same optimizer, by the update, weights_final or state function that this one calls, would wait
@@ -176,10 +175,11 @@ struct nvs_optimizer_options {
 	/*
 	 * Called in a step when new weights are final, also where the group's `weights` is NULL:
 	 * for every updated element exactly once before the step returns 0, in runs that do not
-	 * overlap, by several threads concurrently and in no order; with nvswap.overlap_step
-	 * they take them from the first group to the last. A step that is finished by a second
-	 * call, or by the next run, does not repeat the runs of the first. The function may use
-	 * other engines and optimizers; calls on this one are -EDEADLK. NULL: none.
+	 * overlap, by several threads concurrently and in no order. With nvswap.overlap_step
+	 * they begin them from the first group to the last, but for groups that are not
+	 * offloaded (`ratio`), which come while the drive is busy. A step that is finished by a
+	 * second call, or by the next run, does not repeat the runs of the first. The function
+	 * may use other engines and optimizers; calls on this one are -EDEADLK. NULL: none.
 	 */
 	nvs_weights_final_fn *weights_final;
 	void *weights_final_arg;
@@ -191,10 +191,13 @@ struct nvs_optimizer_options {
 	/* The format of the state, read while the optimizer is opened. NULL: that of
 	 * nvswap.optimizer_state. */
 	const enum nvs_optimizer_state *state;
-	/* A step takes the contents of `weights` for what the caller may have changed: where they are
-	 * not the master weight rounded to the group's dtype, they become the master weight first.
-	 * Groups without gradients keep theirs. False: what the caller writes there is lost, unless
-	 * the master weights of a bf16 group are split (docs/state-formats.md), and then counts. */
+	/* A step takes the contents of `weights` for what the caller may have changed: where they
+	 * are not the master weight rounded to the group's dtype, they become the master weight
+	 * first. Groups without gradients keep theirs. So before the first step of a kept store that
+	 * has state, and after nvs_optimizer_set of master weights, which leaves `weights` as they
+	 * are, nvs_optimizer_get_weights must be called. False: what the caller writes there is
+	 * lost, unless the master weights of a bf16 group are split (docs/state-formats.md), and
+	 * then counts. */
 	bool take_weights;
 };
 
@@ -205,35 +208,35 @@ struct nvs_optimizer_options {
  * step (fast_init) or here. A kept store keeps its state: the contents of `weights` are ignored,
  * and nvs_optimizer_get_weights fills them. `options` may be NULL. With `groups` NULL and n 0 the
  * groups are those of a kept store, without weights and of any number of elements; ratio,
- * grad_accum_dtype and the format of the state are its own too. nvs_optimizer_get_group_info has
- * their names and sizes.
+ * grad_accum_dtype, the format of the state and, if optimizer.type is "", the rule are its own too.
+ * nvs_optimizer_get_group_info has their names and sizes.
  *
  * With "nvswap": {"read_only": true} the state of a kept store is only read, by any number of
  * optimizers at once, and nothing of the store changes. nvs_optimizer_get, nvs_optimizer_export,
  * nvs_optimizer_get_weights, nvs_optimizer_set_weights, nvs_optimizer_sum_gradients,
  * nvs_optimizer_sum_groups and calls that return information work; the others are -EROFS, and
  * nvs_optimizer_close commits nothing. The groups, `ratio`, grad_accum_dtype and format must be
- * those of the store; optimizer.type may be any, and is the store's with `groups` NULL if it is "".
+ * those of the store; optimizer.type may be any, and the rule is the store's.
  *
  * With another format than fp32, of options->state or nvswap.optimizer_state, the state takes fewer
  * bytes, and is float32 in all calls: see docs/state-formats.md. Unless the store is kept, the
- * master weights of a bf16 group with `weights` are then these and a remainder of 16 bits: to change
- * such weights between steps changes the master weights as much, and to set these changes the
- * weights.
+ * master weights of a bf16 group with `weights` are then these and a remainder of 16 bits: to
+ * change such weights between steps changes the master weights as much, and to set these changes
+ * the weights.
  * Errors: those of nvs_engine_open and nvs_tensor_register, with options->aio those of
  * nvs_engine_open_on, and
  * -E2BIG      a group has more than sub_group_size elements
  * -EINVAL     a value of the configuration is out of range: a ratio, a loss scale, buffer_count 0,
- *             lr, betas, eps or weight_decay not finite or negative, betas of 1 or more; nesterov
- *             without momentum or with dampening; no such rule; there are
- *             no groups, without them no kept store is configured, or they have more than 2^56
- *             elements; options->state is no format; a group has no name, no elements, another dtype
- *             or weights that are not aligned to an element or overlap those of another group; the
- *             pool (buffer_count x sub_group_size) does not hold two tiles
+ *             a number of optimizer.params not finite or negative, betas of 1 or more; nesterov
+ *             of SGD without momentum or with dampening; options->rule is no rule, or
+ *             options->state no format; there are no groups, without them no kept store is
+ *             configured, or they have more than 2^56 elements; a group has no name, no elements,
+ *             another dtype or weights that are not aligned to an element or overlap those of
+ *             another group; the pool (buffer_count x sub_group_size) does not hold two tiles
  * -EEXIST     two groups have the same name
  * -ENOTSUP    optimizer.type is not Adam, AdamW, SGD, Adagrad, Lion or "" (Adam) and no update
- *             function is given, or optimizer.params.amsgrad is true; nvswap.optimizer_state is not
- *             fp32 and the rule is not Adam; or fp16_master_weights_and_grads,
+ *             function is given, or it is Adam with optimizer.params.amsgrad true; the format is
+ *             not fp32 and the rule is not Adam; or fp16_master_weights_and_grads,
  *             bf16_master_weights_and_grads or bf16_optimizer_states is true:
  *             nvswap.optimizer_state chooses the format
  * -ENODATA    nvswap.read_only is true or `groups` is NULL, and there is no kept store or no
@@ -443,7 +446,7 @@ enum nvs_optimizer_part {
  * Read and write state of a group: numel elements from the group's element `offset` on. `data` has
  * numel elements of the caller's. Only the part that is asked for is read. Calls that walk through
  * a part from one element to the next, in pieces of any length, read each byte once and find the
- * next ones read ahead; walks through all three parts may alternate. With another format than fp32
+ * next ones read ahead; walks through all parts may alternate. With another format than fp32
  * what is set is rounded to nearest; in 8 bits that may round the others of its 128 elements again,
  * and master weights that are remainders are read and written with exp_avg_sq. nvs_optimizer_set
  * writes behind: a failed write is reported by this or a later nvs_optimizer_set, by the next pass
@@ -493,8 +496,8 @@ NVS_API int nvs_optimizer_export(struct nvs_optimizer *optimizer, nvs_state_fn *
 NVS_API int nvs_optimizer_import(struct nvs_optimizer *optimizer, nvs_state_fn *fn, void *arg,
 				 struct nvs_error *error);
 /*
- * Sets the number of steps taken: 0 to 2^53 - 1, which the next step's bias correction goes by: for
- * an imported state.
+ * Sets the number of steps taken, 0 to 2^53 - 1, for an imported state: the next step's bias
+ * correction, Adagrad's lr_decay and SGD's first momentum_buffer go by it.
  * Errors:
  * -EBUSY   a step has failed and is not finished
  * -EINVAL  `step` is out of bounds, or `optimizer` is NULL
@@ -543,7 +546,8 @@ struct nvs_state_conversion {
 	size_t size; /* of this structure in bytes; the caller sets it, see nvs_error */
 	enum nvs_optimizer_state from, to; /* NVS_STATE_SPLIT in a kept store is NVS_STATE_FP32 */
 	uint64_t numel;			   /* elements of all groups */
-	uint64_t rounded;		   /* of their 2 x numel moments, those that have changed */
+	uint64_t rounded;		   /* of their 2 x numel moments of Adam, those that have
+					      changed */
 	uint64_t step;			   /* steps so far */
 	uint64_t generation;		   /* number of the store's last commit */
 };
@@ -552,12 +556,13 @@ struct nvs_state_conversion {
  * finds it, which must not be open, and commits that: a crash at any moment leaves the store in the
  * old format or in the new one, and so does an error. Moments are rounded to nearest; master
  * weights, gradients, the loss scale, the note and a step that is unfinished stay. fp32 has all
- * values of the other formats, so what is converted to it and back has the same bits, but for moments
- * of 8 bits that underflow. The store grows by the new moments, and keeps the room of the old ones
- * for what is written later. *result is set if 0 is returned. If the store has the format, nothing is
- * done.
+ * values of the other formats, so what is converted to it and back has the same bits, but for
+ * moments of 8 bits that underflow. The store grows by the new moments, and keeps the room of the
+ * old ones for what is written later. *result is set if 0 is returned. If the store has the format,
+ * nothing is done.
  * Errors: those of nvs_optimizer_open with `groups` NULL and those of nvs_optimizer_commit, and
  * -EINVAL     `result` is NULL or its size is not set, or `state` is no format
+ * -ENOTSUP    the rule is not Adam, and `state` is NVS_STATE_BF16 or NVS_STATE_8BIT
  * -EROFS      nvswap.read_only is true
  * -ENOSPC     the drive has no room for the new moments beside the old ones
  */
@@ -598,7 +603,7 @@ struct nvs_rule_update {
 	enum nvs_rule rule;
 	uint64_t numel; /* up to 2^56; 0: nothing is done */
 	uint64_t step;	/* from 1 to 2^53 - 1 */
-	/* 0 and above, finite; betas below 1. A rule reads those that it has. */
+	/* 0 and above, finite; betas below 1; those that the rule does not have, too. */
 	double lr, beta1, beta2, eps, weight_decay;
 	double momentum, dampening; /* NVS_RULE_SGD */
 	double lr_decay;	    /* NVS_RULE_ADAGRAD */

@@ -26,6 +26,7 @@ struct conversion {
 	uint64_t rounded;
 };
 
+/* Of Adam: no other rule's state has a second format. */
 static const unsigned moments[] = {NVS_EXP_AVG, NVS_EXP_AVG_SQ};
 
 /* ---- The new tensors ---- */
@@ -186,6 +187,11 @@ static int convert(struct nvs_optimizer *optimizer, enum nvs_optimizer_state sta
 	if (!optimizer->stored.ntiles)
 		return error_set(error, -ENODATA,
 				 "the kept store holds no state of an optimizer to convert");
+	if (state != result->from && !optimizer->rule->packs)
+		return error_set(error, -ENOTSUP,
+				 "the kept store holds the state of %s, which has no other format "
+				 "than fp32: there is nothing to convert",
+				 optimizer->rule->name);
 	if (state != result->from) {
 		rc = lay_out(&conversion, state, error);
 		if (!rc)

@@ -3,8 +3,8 @@
  * The optimizer's structures. All groups lie in one flat space of elements, which is divided into
  * tiles of equal length. The master weights of a tile's elements and each state of the rule (Adam
  * has exp_avg and exp_avg_sq) are a tensor of the swap engine, side by side in the store, so a tile
- * moves as one run and a part by itself. Added gradients lie in tensors of the same size, so the pool never
- * fragments.
+ * moves as one run and a part by itself. Added gradients lie in tensors of the same size, so the
+ * pool never fragments.
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	kernels: plain avx2 avx512 kernel rule

@@ -182,6 +182,10 @@ TEST(a_store_neither_label_of_which_can_be_read_is_refused_with_the_remedies_whi
 	unreadable.end = LABEL_DISTANCE + LABEL_BYTES;
 	must_not_open(kept, -EIO, "neither copy of the label");
 	assert_non_null(strstr(error.text, "nvswap/rank0/data at offset 0"));
+	assert_int_equal(error.cause, NVS_CAUSE_IO);
+	assert_true(error.path_nbytes > strlen("/data"));
+	assert_memory_equal(error.text + error.path_at + error.path_nbytes - strlen("/data"),
+			    "/data", strlen("/data"));
 	assert_non_null(strstr(
 		error.text, "restore the store from a copy, or remove it (nvswap store remove)"));
 	/* Once the drive can be read again. */

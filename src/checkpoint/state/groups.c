@@ -78,8 +78,8 @@ static void groups_end(struct groups *groups)
 	free(groups->fragments);
 }
 
-/* The name of tensor i and its elements. The store of an earlier version, open read-only, may have groups whose names
- * are not UTF-8: a file gets those with \xHH. */
+/* The name of tensor i and its elements. The store of an earlier version, open read-only, may have
+ * groups whose names are not UTF-8: a file gets those with \xHH. */
 static void groups_name(const struct groups *groups, size_t i, char name[GROUP_PART_ROOM],
 			uint64_t *numel)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The directory of a universal checkpoint's files: zero/NAME/PART.pt. It is made as zero.partial
- * and takes the place of `zero` as a whole. Where a file system can't exchange two names, as FUSE and
- * NFS, the old one is zero.before for a moment: if a crash leaves it without a `zero`, it is the
+ * and takes the place of `zero` as a whole. Where a file system can't exchange two names, as FUSE
+ * and NFS, the old one is zero.before for a moment: if a crash leaves it without a `zero`, it is the
  * checkpoint, and gets its name back from the next export. In writing no link is followed below the
- * checkpoint's path. A file that was removed while it was open, which NFS and FUSE keep under another name, counts
- * as none.
+ * checkpoint's path. A file that was removed while it was open, which NFS and FUSE keep under
+ * another name, counts as none.
  */
 #include <assert.h>
 #include <dirent.h>
@@ -280,8 +280,10 @@ static int take_name(int top)
 		return 0;
 	if (errno == ENOENT)
 		return renameat(top, PARTIAL, top, "zero");
-	if ((errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP) ||
-	    renameat(top, "zero", top, BEFORE))
+	if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP)
+		return -1;
+	/* A sandbox, such as gVisor, refuses the exchange before it looks for a `zero`. */
+	if (renameat(top, "zero", top, BEFORE) && errno != ENOENT)
 		return -1;
 	if (!renameat(top, PARTIAL, top, "zero"))
 		return 0;

@@ -167,12 +167,47 @@ static int read_all(struct sums *sums)
 
 /* ---- Writing ---- */
 
+static const char *last_name(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash ? slash + 1 : path;
+}
+
+/* The path of the file that has tensor i; those of a file follow one another. */
+static const char *file_of(const struct sums *sums, size_t i)
+{
+	struct nvs_stored_tensor stored = {.size = sizeof(stored)};
+
+	nvs_engine_get_stored(sums->engine, i, &stored);
+	return stored.path;
+}
+
+/* In one directory, the checksums of one file would replace those of another of its name. */
+static int check_names(const struct sums *sums)
+{
+	for (size_t i = 1; i < sums->n && sums->job->to; i++) {
+		const char *path = file_of(sums, i);
+
+		if (!strcmp(path, file_of(sums, i - 1)))
+			continue;
+		for (size_t k = 0; k < i; k++)
+			if (!strcmp(last_name(file_of(sums, k)), last_name(path))) {
+				say("%s and %s have one name, so their checksums need two "
+				    "directories: write each by a command of its own",
+				    file_of(sums, k), path);
+				return STATUS_FAILED;
+			}
+	}
+	return 0;
+}
+
 /* Writes the checksums of a file, those of tensors `first` to `end` - 1. */
 static int write_file(const struct sums *sums, size_t first, size_t end)
 {
 	struct nvs_stored_tensor stored = {.size = sizeof(stored)};
 	const struct store_job *job = sums->job;
-	const char *slash, *file;
+	const char *file = file_of(sums, first);
 	struct output output;
 	struct json_writer json;
 	struct stat status = {0};
@@ -180,12 +215,10 @@ static int write_file(const struct sums *sums, size_t first, size_t end)
 	uint64_t nbytes = 0;
 	int rc;
 
-	nvs_engine_get_stored(sums->engine, first, &stored);
-	file = stored.path;
-	slash = strrchr(file, '/');
+	errno = ENAMETOOLONG;
 	if ((size_t)snprintf(path, sizeof(path), "%s%s%s.checksums", job->to ? job->to : "",
 			     job->to ? "/" : "",
-			     job->to && slash ? slash + 1 : file) >= sizeof(path) ||
+			     job->to ? last_name(file) : file) >= sizeof(path) ||
 	    stat(file, &status)) {
 		say("%s: %s", file, nvs_strerror(-errno));
 		return STATUS_FAILED;
@@ -226,21 +259,21 @@ static int write_file(const struct sums *sums, size_t first, size_t end)
 	return 0;
 }
 
-/* The tensors of a file follow one another. */
-static int write_all(const struct sums *sums)
+/* Once all tensors are read, so that a failure leaves the files of before. */
+static int write_all(struct sums *sums)
 {
-	struct nvs_stored_tensor stored = {.size = sizeof(stored)};
-	const char *path = NULL;
+	int status = check_names(sums), rc = status ? 0 : read_all(sums);
 	size_t first = 0;
-	int status = 0;
 
-	for (size_t i = 0; i < sums->n && !status; i++) {
-		nvs_engine_get_stored(sums->engine, i, &stored);
-		if (path && strcmp(path, stored.path) != 0) {
-			status = write_file(sums, first, i);
-			first = i;
-		}
-		path = stored.path;
+	if (rc)
+		say("%s", sums->error.text);
+	if (status || rc || stop_signal())
+		return STATUS_FAILED;
+	for (size_t i = 1; i < sums->n && !status; i++) {
+		if (!strcmp(file_of(sums, first), file_of(sums, i)))
+			continue;
+		status = write_file(sums, first, i);
+		first = i;
 	}
 	return status || !sums->n ? status : write_file(sums, first, sums->n);
 }
@@ -300,16 +333,12 @@ int store_checksum(struct store_job *job)
 	int rc = open_all(&sums), status = STATUS_FAILED;
 
 	stop_catch_signals();
-	if (!rc && job->check)
-		status = check_all(&sums);
-	else if (!rc)
-		rc = read_all(&sums);
 	if (rc)
 		say("%s", sums.error.text);
-	else if (stop_signal())
+	else
+		status = job->check ? check_all(&sums) : write_all(&sums);
+	if (!rc && stop_signal())
 		status = 128 + stop_signal();
-	else if (!job->check)
-		status = write_all(&sums);
 	nvs_engine_close(sums.engine, NULL);
 	free(sums.tensors);
 	free(sums.lengths);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels that this processor supports. Compiled for the
- * baseline instruction set, since it runs before the check.
+ * The kernels that this processor supports. Compiled for the baseline instruction set, since it
+ * runs before the check.
  */
 #include "optim/kernels/kernel.h"
 

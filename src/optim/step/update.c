@@ -70,7 +70,8 @@ static void update_by_caller(struct nvs_optimizer *optimizer, const struct updat
 					   NVS_F32, 1, segment->numel);
 }
 
-/* Weights that the caller has changed become master weights. The others leave these their further bits. */
+/* Weights that the caller has changed become master weights; the others leave these their further
+ * bits. */
 static void take_changed(const struct nvs_optimizer *optimizer, const struct segment *segment,
 			 float *master, unsigned thread)
 {

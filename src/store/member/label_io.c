@@ -109,13 +109,14 @@ static int refuse_label(const struct member *member, const struct found_label *f
 							    : member->directory);
 	/* The reason names path and offset. */
 	if (found->rc != -EMEDIUMTYPE)
-		return error_set(
-			error, found->rc,
-			"%s; neither copy of the label that a store has there can be read: "
-			"try again once the drive can be read (see the kernel's log); if it "
-			"stays so, restore the store from a copy, or remove it (nvswap store "
-			"remove) if it is not needed",
-			found->why.text);
+		return error_cause_of(
+			error, &found->why,
+			error_about(error, found->rc, found->why.subject, 0, found->why.offset,
+				    "%s; neither copy of the label that a store has there can be "
+				    "read: try again once the drive can be read (see the kernel's "
+				    "log); if it stays so, restore the store from a copy, or "
+				    "remove it (nvswap store remove) if it is not needed",
+				    found->why.text));
 	if (member->kind == MEMBER_FILE)
 		return member_refuse(error, member->path,
 				     "does not begin with a label of nvswap's");

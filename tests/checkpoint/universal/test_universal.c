@@ -856,6 +856,32 @@ TEST(an_export_that_ends_between_its_renames_on_fuse_leaves_the_old_checkpoint_o
 	unmount_fuse(mount);
 }
 
+/* Over no checkpoint, and over one. */
+TEST(a_system_that_refuses_to_exchange_names_before_it_looks_for_them_gets_its_checkpoint)
+{
+	const char *path = path_in(temp_directory(), "tag");
+
+	start(&optim, 0);
+	start(&other, 0);
+	for (uint64_t step = 1; step <= 2; step++) {
+		uint64_t failed, nth = 0;
+		int rc;
+
+		optim_run(&optim, step, step);
+		do {
+			inject_fail(INJECT_NAME, ++nth, 1, EINVAL);
+			rc = export_to(&optim, path);
+			inject_stop(&failed);
+			assert_int_equal(failed, 1);
+		} while (strncmp(inject_failed_call(), "renameat2", 9) != 0);
+		DONE(&optim, rc);
+		assert_int_equal(entries_of(path), 1);
+		DONE(&other, import_from(&other, path));
+		assert_int_equal(steps_of(&other), step);
+		same_params(&optim, &other);
+	}
+}
+
 /* An export that fails does not remove what a crash has left as the only checkpoint. */
 TEST(a_failed_export_keeps_a_checkpoint_that_a_crash_has_left_between_renames)
 {

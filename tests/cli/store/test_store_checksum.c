@@ -78,6 +78,22 @@ TEST(checksums_go_to_another_directory_and_leave_the_model)
 	SAYS(1, "can't write", "checksum --to %s/none %s", to, model);
 }
 
+/* As the parts of a model of diffusers, each in its own folder. */
+TEST(checksums_of_two_files_of_one_name_do_not_replace_each_other)
+{
+	const char *parts = temp_directory(), *to = temp_directory();
+
+	make_model();
+	assert_int_equal(mkdir(path_in(parts, "unet"), 0700), 0);
+	weights_make(path_in(parts, "unet/a.safetensors"), lengths, 4, N, 0);
+	SAYS(1, "a.safetensors have one name", "checksum --to %s %s/a.safetensors %s", to, model,
+	     path_in(parts, "unet/a.safetensors"));
+	assert_int_equal(entries_of(to), 0);
+	EXITS(0, "checksum %s/a.safetensors %s", model, path_in(parts, "unet/a.safetensors"));
+	SAYS(0, "0 damaged, 0 without", "checksum --check %s/a.safetensors %s", model,
+	     path_in(parts, "unet/a.safetensors"));
+}
+
 TEST(checksums_of_a_file_that_was_replaced_are_refused)
 {
 	make_model();

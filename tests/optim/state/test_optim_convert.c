@@ -220,6 +220,31 @@ TEST(what_can_t_be_converted_is_refused)
 	optim_close(&optim);
 }
 
+TEST(state_of_another_rule_than_adam_stays_in_fp32)
+{
+	static const char *const types[] = {"SGD", "Adagrad", "Lion"};
+	struct nvs_state_conversion result = {.size = sizeof(result)};
+
+	for (size_t i = 0; i < LENGTH(types); i++) {
+		begin(&optim, NVS_STATE_FP32);
+		strcpy(optim.config.adam.type, types[i]);
+		DONE(&optim, optim_open(&optim));
+		optim_run(&optim, 1, STEPS);
+		optim_save(&optim);
+		optim_shut(&optim);
+		REFUSES_TO(NVS_STATE_BF16, -ENOTSUP, types[i]);
+		/* As the command, which has no configuration. */
+		optim.config.adam.type[0] = '\0';
+		REFUSES_TO(NVS_STATE_8BIT, -ENOTSUP, types[i]);
+		assert_int_equal(convert(&optim, NVS_STATE_SPLIT).from, NVS_STATE_FP32);
+		strcpy(optim.config.adam.type, types[i]);
+		optim.config.optimizer_state = NVS_STATE_FP32;
+		DONE(&optim, optim_open(&optim));
+		IS_AS_SAVED(&optim);
+		optim_close(&optim);
+	}
+}
+
 /* ---- Kills ---- */
 
 /* Converts in a child, which is killed after that time; whether it had ended. */

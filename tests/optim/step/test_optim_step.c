@@ -683,14 +683,16 @@ static void subtract_gradients(void *arg, const struct nvs_update *update)
 		update->master[i] -= update->gradients[i] / 8;
 }
 
-static void are_taken(const struct group *groups, size_t n, enum nvs_optimizer_state format,
-		      nvs_update_fn *update)
+static void are_taken(const struct group *groups, size_t n, const char *type,
+		      enum nvs_optimizer_state format, nvs_update_fn *update)
 {
 	struct optim taking, set;
 
 	optim_init(&taking, groups, n);
 	optim_init(&set, groups, n);
 	taking.options.take_weights = true;
+	strcpy(taking.config.adam.type, type);
+	strcpy(set.config.adam.type, type);
 	taking.options.update = set.options.update = update;
 	taking.config.optimizer_state = set.config.optimizer_state = format;
 	DONE(&taking, optim_open(&taking));
@@ -708,11 +710,14 @@ static void are_taken(const struct group *groups, size_t n, enum nvs_optimizer_s
 /* Those that are as the last step wrote them leave their masters the bits that a weight has not. */
 TEST(weights_that_the_caller_has_changed_become_masters_with_take_weights)
 {
-	are_taken(five, LENGTH(five), NVS_STATE_FP32, NULL);
-	are_taken(five, LENGTH(five), NVS_STATE_FP32, subtract_gradients);
+	static const char *const types[] = {"AdamW", "SGD", "Adagrad", "Lion"};
+
+	for (size_t i = 0; i < LENGTH(types); i++)
+		are_taken(five, LENGTH(five), types[i], NVS_STATE_FP32, NULL);
+	are_taken(five, LENGTH(five), "", NVS_STATE_FP32, subtract_gradients);
 	/* Groups of F16 and F32, whose masters are whole. */
-	are_taken(five + 1, 2, NVS_STATE_BF16, NULL);
-	are_taken(five + 1, 2, NVS_STATE_BF16, subtract_gradients);
+	are_taken(five + 1, 2, "AdamW", NVS_STATE_BF16, NULL);
+	are_taken(five + 1, 2, "AdamW", NVS_STATE_BF16, subtract_gradients);
 }
 
 /* ---- Setting and getting state ---- */
