@@ -38,6 +38,8 @@ TILE_BYTES = 12 << 19
 STEP_POOL = 12 * TILE_BYTES
 PIPELINED, HALF, RESIDENT = "all on the drive", "half in memory", "all in memory"
 CLIPPED = "all on the drive, clipped"
+# Beside that in fp32, all on the drive.
+STATES = {f"all on the drive, {state}": state for state in ("split", "bf16", "8bit")}
 IN_MEMORY = {PIPELINED: 0, CLIPPED: 0, HALF: ELEMENTS // 2, RESIDENT: ELEMENTS}
 
 MODEL = "bench/models/llama-3.1-8b.json"
@@ -178,23 +180,28 @@ def step_figures(report):
     }
 
 
-def clipped_config(args):
-    """Returns the command's defaults with clipping, for which it has no option."""
-    return write_json(args, "clipped.json", {
-        "bf16": {"enabled": True}, "gradient_clipping": 1.0,
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+def step_config(args, **more):
+    """Returns the command's defaults with settings for which it has no option."""
+    return write_json(args, "step.json", {
+        "bf16": {"enabled": True}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
         "zero_optimization": {"offload_optimizer": {
-            "device": "none", "pipeline_read": True, "pipeline_write": True, "fast_init": True}}})
+            "device": "none", "pipeline_read": True, "pipeline_write": True, "fast_init": True}}, **more})
+
+
+def take_steps(args, in_memory, *more):
+    return step_figures(nvswap(
+        args, "step", "--tensors", 1, "--tensor-size", 2 * ELEMENTS, "--pool", STEP_POOL,
+        "--max-in-cpu", in_memory, "--ramp-loops", 1, "--time-based", "--runtime", args.seconds, *more))
 
 
 def step_round(args):
     results = floors(args, "step", "rw", STATE_BYTES)
     for what, elements in IN_MEMORY.items():
-        results["step", "rw", what] = step_figures(nvswap(
-            args, "step", "--tensors", 1, "--tensor-size", 2 * ELEMENTS, "--pool", STEP_POOL,
-            "--max-in-cpu", elements, "--ramp-loops", 1, "--time-based",
-            "--runtime", args.seconds,
-            *(["--config", clipped_config(args)] if what == CLIPPED else [])))
+        more = ["--config", step_config(args, gradient_clipping=1.0)] if what == CLIPPED else []
+        results["step", "rw", what] = take_steps(args, elements, *more)
+    for what, state in STATES.items():
+        config = step_config(args, nvswap={"optimizer_state": state})
+        results["step", "rw", what] = take_steps(args, 0, "--config", config)
     add_step_ratios(results)
     return results
 
@@ -202,10 +209,14 @@ def step_round(args):
 def add_step_ratios(results):
     """Measures the step with all state on the drive, the drive alone and the computing alone."""
     pipelined, resident = (results["step", "rw", what] for what in (PIPELINED, RESIDENT))
-    io_ms = pipelined["nbytes"] / best_floor(results, "step", "rw") / 1e6
+    floor = best_floor(results, "step", "rw")
+    io_ms = pipelined["nbytes"] / floor / 1e6
     pipelined["of_longer_alone"] = pipelined["ms"] / max(io_ms, resident["ms"])
     pipelined["of_longer_within"] = (
         pipelined["ms"] / max(pipelined["io_ms"], pipelined["compute_ms"]))
+    for what in (PIPELINED, *STATES):
+        step = results["step", "rw", what]
+        step["of_bytes"] = step["ms"] / (step["nbytes"] / floor / 1e6)
 
 
 def step_print(rounds):
@@ -217,7 +228,10 @@ def step_print(rounds):
         (key[2], f"{median(rounds, key, 'nbytes') / GIB:.2f}",
          *(f"{median(rounds, key, figure):.0f}" for figure in figures_of_a_step),
          f"{ratio(rounds, key, ('step', 'rw', PIPELINED), 'ms'):.2f}")
-        for key in rounds[0] if key[0] == "step" and key[2] in IN_MEMORY])
+        for key in rounds[0] if key[0] == "step" and key[2] in (*IN_MEMORY, *STATES)])
+    print_rows(("format of the state", "bytes per element", "time of these at the better floor's rate"), [
+        (STATES.get(what, "fp32"), f"{median(rounds, ('step', 'rw', what), 'nbytes') / ELEMENTS:.3f}",
+         f"{median(rounds, ('step', 'rw', what), 'of_bytes'):.2f}") for what in (PIPELINED, *STATES)])
 
 
 def step_goals(rounds):
