@@ -18,7 +18,7 @@ import torch
 from nvswap.aio import Aio
 from nvswap.config import Config
 from nvswap.errors import Error, invalid
-from nvswap.optimizer import STATES, GroupAdam
+from nvswap.optimizer import STATES, GroupRule
 from nvswap.statistics import StepResult
 from nvswap.torch.gradients import StoredGradient
 from nvswap.torch.local import is_sharded, local, local_gradient
@@ -126,6 +126,7 @@ class AdamW(torch.optim.Optimizer):
 
     _decoupled = True
     _rule = "adam"  # of nvswap.GroupRule
+    _settings: Tuple[str, ...] = ("lr", "eps", "weight_decay")  # numbers of a group
 
     def __init__(self, params: Any, lr: Number = 1e-3,
                  betas: Tuple[Number, Number] = (0.9, 0.999), eps: float = 1e-8,
@@ -657,17 +658,19 @@ class AdamW(torch.optim.Optimizer):
         for name in ("amsgrad", "capturable", "differentiable"):
             if group.get(name):
                 raise invalid(f"{name} is not supported: leave it out, or use torch.optim")
-        for name in ("lr", "eps", "weight_decay"):
+        for name in self._settings:
             if not isinstance(group[name], (int, float, torch.Tensor)):
                 raise invalid(f"{name} is {group[name]!r}: a configuration is given as config=")
-        if len(group["betas"]) != 2:
-            raise invalid(f"betas are two numbers, not {group['betas']}")
-        numbers = dict(lr=float(group["lr"]), betas=[float(beta) for beta in group["betas"]],
-                       eps=float(group["eps"]), weight_decay=float(group["weight_decay"]),
-                       adam_w_mode=bool(group["decoupled_weight_decay"]), bias_correction=True,
-                       grad_factor=-1.0 if group["maximize"] else 1.0)
+        numbers: Dict[str, Any] = {name: (bool if name == "nesterov" else float)(group[name]) for name in self._settings}
+        if "betas" in group:
+            if len(group["betas"]) != 2:
+                raise invalid(f"betas are two numbers, not {group['betas']}")
+            numbers["betas"] = [float(beta) for beta in group["betas"]]
+        if self._rule == "adam":
+            numbers.update(adam_w_mode=bool(group["decoupled_weight_decay"]), bias_correction=True)
+        numbers["grad_factor"] = -1.0 if group["maximize"] else 1.0
         # Raises an error that names the setting.
-        GroupAdam(1).set(0, **numbers)
+        GroupRule(self._rule, 1).set(0, **numbers)
         return numbers
 
     def _with_steps(self, state: Dict[torch.nn.Parameter, Any]) -> Dict[torch.nn.Parameter, Any]:

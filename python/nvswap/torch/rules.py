@@ -11,7 +11,7 @@ from typing import Any, Dict, Optional, Tuple, Union
 import torch
 
 from nvswap.errors import invalid
-from nvswap.optimizer import STATES, GroupRule
+from nvswap.optimizer import STATES
 from nvswap.torch.adam import AdamW
 from nvswap.torch.local import like_parameter, local
 from nvswap.torch.offload import Offloaded
@@ -22,27 +22,6 @@ Number = Union[float, torch.Tensor]
 
 class _OneState(AdamW):
     """An AdamW of another rule, with one state."""
-
-    _names: Tuple[str, ...] = ()  # of the settings that the rule reads
-
-    def _numbers_of(self, group: Dict[str, Any]) -> Dict[str, Any]:
-        for name in ("capturable", "differentiable"):
-            if group.get(name):
-                raise invalid(f"{name} is not supported: leave it out, or use torch.optim")
-        for name in self._names:
-            if not isinstance(group[name], (int, float, torch.Tensor)):
-                raise invalid(f"{name} is {group[name]!r}: a configuration is given as config=")
-        numbers = {name: float(group[name]) for name in self._names if name != "nesterov"}
-        if "nesterov" in self._names:
-            numbers["nesterov"] = bool(group["nesterov"])
-        numbers["grad_factor"] = -1.0 if group["maximize"] else 1.0
-        if "betas" in group:
-            if len(group["betas"]) != 2:
-                raise invalid(f"betas are two numbers, not {group['betas']}")
-            numbers["betas"] = [float(beta) for beta in group["betas"]]
-        # Raises an error that names the setting.
-        GroupRule(self._rule, 1).set(0, **numbers)
-        return numbers
 
     def _with_steps(self, state: Dict[torch.nn.Parameter, Any]) -> Dict[torch.nn.Parameter, Any]:
         """Others count no steps where the rule does not: state that there is has had one at least."""
@@ -67,7 +46,7 @@ class SGD(_OneState):
     """
 
     _rule = "sgd"
-    _names = ("lr", "momentum", "dampening", "weight_decay", "nesterov")
+    _settings = ("lr", "momentum", "dampening", "weight_decay", "nesterov")
 
     def __init__(self, params: Any, lr: Number = 1e-3, momentum: float = 0, dampening: float = 0,
                  weight_decay: Number = 0, nesterov: bool = False, *, maximize: bool = False,
@@ -95,7 +74,7 @@ class Adagrad(_OneState):
     """
 
     _rule = "adagrad"
-    _names = ("lr", "lr_decay", "weight_decay", "eps")
+    _settings = ("lr", "lr_decay", "weight_decay", "eps")
 
     def __init__(self, params: Any, lr: Number = 1e-2, lr_decay: float = 0, weight_decay: float = 0,
                  initial_accumulator_value: float = 0, eps: float = 1e-10,
@@ -142,7 +121,7 @@ class Lion(_OneState):
     """
 
     _rule = "lion"
-    _names = ("lr", "weight_decay")
+    _settings = ("lr", "weight_decay")
 
     def __init__(self, params: Any, lr: Number = 1e-4, betas: Tuple[Number, Number] = (0.9, 0.99),
                  weight_decay: float = 0.0, *, maximize: bool = False,
