@@ -16,9 +16,6 @@
 #include "cli/stop.h"
 #include "cli/store/store.h"
 
-#define MIB	 ((uint64_t)1 << 20)
-#define POOL_MIN (64 * MIB)
-#define POOL_MAX (512 * MIB)
 /* What is read while its predecessors are waited for: so much of the pool, of so many tensors. */
 #define GROUP_SHARE 4
 #define GROUP_MAX   4096u

@@ -12,8 +12,6 @@
 #define FIELD(name) offsetof(struct store_job, name)
 
 static const char *const kinds[] = {"parameters", "optimizer", NULL};
-/* By enum nvs_optimizer_state. */
-static const char *const states[] = {"fp32", "split", "bf16", "8bit", NULL};
 static const struct store_job defaults = {.kind = KIND_ANY, .state = STATE_NONE};
 
 enum { RANK, KIND, ROLLBACK, TO, FROM, SHARD_SIZE, CHECK, STATE };
@@ -36,7 +34,8 @@ static const struct option_spec options[] = {
 				"their index"},
 	[CHECK] = {"check", NULL, OPTION_FLAG, FIELD(check),
 		   .help = "checksum: compare the tensors with the checksums that are there"},
-	[STATE] = {"optimizer-state", "FORMAT", OPTION_CHOICE, FIELD(state), .choices = states,
+	[STATE] = {"optimizer-state", "FORMAT", OPTION_CHOICE, FIELD(state),
+		   .choices = store_formats,
 		   .help = "convert: the format of the state that the store is to have"},
 	REPORT_OPTIONS(FIELD(report)),
 };

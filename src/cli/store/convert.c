@@ -7,13 +7,10 @@
 #include "base/clock.h"
 #include "cli/store/store.h"
 
-/* By enum nvs_optimizer_state; a store has no other. */
-static const char *const states[] = {"fp32", "fp32", "bf16", "8bit"};
-
 static void report_conversion(struct store_job *job, const struct nvs_store_place *place,
 			      const struct nvs_state_conversion *done, double seconds)
 {
-	const char *from = states[done->from], *to = states[done->to];
+	const char *from = store_formats[done->from], *to = store_formats[done->to];
 	struct json_writer *json = job->json;
 	FILE *out = job->out;
 

@@ -16,6 +16,13 @@ extern const struct command_spec store_command;
 
 enum store_kind { KIND_PARAMETERS, KIND_OPTIMIZER, KIND_ANY };
 #define STATE_NONE UINT_MAX
+/* By enum nvs_optimizer_state; ends with NULL. */
+extern const char *const store_formats[];
+
+/* Bytes of a pool, unless the largest tensor needs more. */
+#define MIB	 ((uint64_t)1 << 20)
+#define POOL_MIN (64 * MIB)
+#define POOL_MAX (512 * MIB)
 
 /* The options, and where the report goes. */
 struct store_job {

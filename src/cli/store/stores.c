@@ -9,6 +9,8 @@
 #include "base/numbers.h"
 #include "cli/store/store.h"
 
+const char *const store_formats[] = {"fp32", "split", "bf16", "8bit", NULL};
+
 /* The chosen place from number *index on; -ENODATA: there is none. */
 static int next_chosen(const struct store_job *job, unsigned *index, struct nvs_store_place *place,
 		       struct nvs_error *error)
@@ -97,11 +99,8 @@ bool store_measure(const struct nvs_store_place *place, struct store_size *size)
 	return true;
 }
 
-#define MIB	 ((uint64_t)1 << 20)
-#define POOL_MIN (64 * MIB)
-#define POOL_MAX (512 * MIB)
-#define TILES	 4u /* of an optimizer in the pool, of which the largest tensors are parts */
-#define PARTS	 3u
+#define TILES 4u /* of an optimizer in the pool, of which the largest tensors are parts */
+#define PARTS 3u
 
 int store_settings(const struct nvs_store_place *place, bool writes, const struct store_size *size,
 		   struct nvs_config **config, struct nvs_error *error)
