@@ -74,12 +74,9 @@ static int open_from(const char *checksums)
 {
 	struct nvs_files_options options = {.size = sizeof(options), .checksums = checksums};
 	int rc = nvs_engine_open_files(&f->engine, &f->config, &path, 1, &options, &f->error);
-	char name[16];
 
-	for (size_t i = 0; i < N && !rc; i++) {
-		snprintf(name, sizeof(name), "t%zu", i);
-		t[i] = nvs_tensor_find(f->engine, name);
-	}
+	if (!rc)
+		weights_find(f->engine, t, N);
 	return rc;
 }
 

@@ -39,12 +39,9 @@ static void write_weights(const char *path, size_t from, size_t to, size_t padde
 static int open_paths(const char *const *paths, size_t n)
 {
 	int rc = nvs_engine_open_files(&f->engine, &f->config, paths, n, NULL, &f->error);
-	char name[16];
 
-	for (size_t i = 0; i < N && !rc; i++) {
-		snprintf(name, sizeof(name), "t%zu", i);
-		t[i] = nvs_tensor_find(f->engine, name);
-	}
+	if (!rc)
+		weights_find(f->engine, t, N);
 	return rc;
 }
 
@@ -817,12 +814,7 @@ static const char *begin_simulated(void)
 	   aio_open_with(&sim_aio, &f->config.aio, &engine_sim, f->sim, &f->config.log, &f->error));
 	options.aio = sim_aio;
 	OK(f, nvs_engine_open_files(&f->engine, &f->config, &path, 1, &options, &f->error));
-	for (size_t i = 0; i < N; i++) {
-		char name[16];
-
-		snprintf(name, sizeof(name), "t%zu", i);
-		t[i] = nvs_tensor_find(f->engine, name);
-	}
+	weights_find(f->engine, t, N);
 	return path;
 }
 

@@ -48,3 +48,13 @@ void weights_make(const char *path, const uint64_t *lengths, size_t from, size_t
 	free(data);
 	free(header);
 }
+
+void weights_find(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n)
+{
+	char name[24];
+
+	for (size_t i = 0; i < n; i++) {
+		snprintf(name, sizeof(name), "t%zu", i);
+		tensors[i] = nvs_tensor_find(engine, name);
+	}
+}

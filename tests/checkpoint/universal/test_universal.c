@@ -827,10 +827,25 @@ static bool ends_at_rename(const char *path, unsigned nth)
 	return !WEXITSTATUS(status);
 }
 
+/* What an export of two steps left, that ended over one of `old`, is either, and the next export whole. */
+static void old_or_new(struct optim *old, const char *path)
+{
+	struct optim reader;
+
+	start(&reader, 0);
+	DONE(&reader, import_from(&reader, path));
+	assert_in_range(steps_of(&reader), 1, 2);
+	if (steps_of(&reader) == 1)
+		same_params(&reader, old);
+	optim_close(&reader);
+	DONE(old, export_to(old, path));
+	assert_int_equal(entries_of(path), 1);
+}
+
 TEST(an_export_that_ends_between_its_renames_on_fuse_leaves_the_old_checkpoint_or_the_new)
 {
 	const char *mount = mount_fuse(), *path;
-	struct optim old, reader;
+	struct optim old;
 	unsigned between = 0, nth = 1;
 
 	if (!mount)
@@ -840,14 +855,7 @@ TEST(an_export_that_ends_between_its_renames_on_fuse_leaves_the_old_checkpoint_o
 	DONE(&old, export_to(&old, path));
 	for (; ends_at_rename(path, nth); nth++) {
 		between += access(path_in(path, "zero"), F_OK) != 0;
-		start(&reader, 0);
-		DONE(&reader, import_from(&reader, path));
-		assert_in_range(steps_of(&reader), 1, 2);
-		if (steps_of(&reader) == 1)
-			same_params(&reader, &old);
-		optim_close(&reader);
-		DONE(&old, export_to(&old, path));
-		assert_int_equal(entries_of(path), 1);
+		old_or_new(&old, path);
 		DONE(&old, import_from(&old, path));
 	}
 	assert_int_equal(between, 1);
@@ -905,7 +913,7 @@ TEST(a_failed_export_keeps_a_checkpoint_that_a_crash_has_left_between_renames)
 TEST(a_killed_export_leaves_the_old_checkpoint_or_the_new)
 {
 	const char *path = path_in(temp_directory(), "tag");
-	struct optim old, reader;
+	struct optim old;
 	uint64_t random = random_seed("kills");
 	unsigned kills = 0, rounds = at_length(12, 4);
 
@@ -927,14 +935,7 @@ TEST(a_killed_export_leaves_the_old_checkpoint_or_the_new)
 		kill(child, SIGKILL);
 		assert_int_equal(waitpid(child, &status, 0), child);
 		kills += WIFSIGNALED(status);
-		start(&reader, 0);
-		DONE(&reader, import_from(&reader, path));
-		assert_in_range(steps_of(&reader), 1, 2);
-		if (steps_of(&reader) == 1)
-			same_params(&reader, &old);
-		optim_close(&reader);
-		DONE(&old, export_to(&old, path));
-		assert_int_equal(entries_of(path), 1);
+		old_or_new(&old, path);
 	}
 	assert_int_equal(kills, rounds);
 	optim_close(&old);
