@@ -111,6 +111,20 @@ TEST(auto_logs_its_choice_only_if_it_passed_over_an_engine)
 	pass_in_child(auto_without_io_uring, NULL, "no seccomp filter can be set here");
 }
 
+/* With 32 workers, a thread for each I/O would take all that pid_max of a small machine allows. */
+TEST(a_deep_queue_of_the_posix_engine_has_256_threads)
+{
+	const struct engine_options options = {.depth = NVS_QUEUE_DEPTH_MAX, .wait_max = 1};
+	unsigned before = entries_of("/proc/self/task");
+	struct engine_facts facts = {0};
+	char reason[192];
+	void *queue;
+
+	assert_int_equal(engine_posix.open(&queue, &options, &facts, reason, sizeof(reason)), 0);
+	assert_int_equal(entries_of("/proc/self/task"), before + 256);
+	engine_posix.close(queue);
+}
+
 TEST(a_closed_queue_leaves_no_memory)
 {
 	int64_t before = inject_held().blocks;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The posix engine: a thread pool with preadv2 and pwritev2, which work everywhere. One thread per
- * I/O of the queue depth, or as many as the system allows.
+ * I/O of the queue depth up to THREADS_MAX, or as many as the system allows.
  */
 #include <assert.h>
 #include <errno.h>
@@ -16,6 +16,8 @@
 #include "base/threads/thread.h"
 
 #define STACK_BYTES (128 * 1024)
+/* More keep no drive busier, and a deep queue would take all threads of the user or container. */
+#define THREADS_MAX 256u
 
 /* A ring of `depth` entries. An I/O is in at most one of the two, so neither overflows. */
 struct io_ring {
@@ -105,6 +107,7 @@ static int posix_open(void **queue, const struct engine_options *options,
 		      struct engine_facts *facts, char *reason, size_t reason_bytes)
 {
 	struct thread_pool *pool = calloc(1, sizeof(*pool));
+	uint32_t nthreads;
 	int rc = 0;
 
 	if (!pool)
@@ -117,10 +120,11 @@ static int posix_open(void **queue, const struct engine_options *options,
 	pool->todo.size = pool->completed.size = options->depth;
 	pool->todo.ios = calloc(options->depth, sizeof(struct io *));
 	pool->completed.ios = calloc(options->depth, sizeof(struct io *));
-	pool->threads = calloc(options->depth, sizeof(*pool->threads));
+	nthreads = options->depth < THREADS_MAX ? options->depth : THREADS_MAX;
+	pool->threads = calloc(nthreads, sizeof(*pool->threads));
 	if (!pool->todo.ios || !pool->completed.ios || !pool->threads)
 		goto no_memory;
-	while (!rc && pool->nthreads < options->depth) {
+	while (!rc && pool->nthreads < nthreads) {
 		pthread_attr_t attr;
 
 		pthread_attr_init(&attr);

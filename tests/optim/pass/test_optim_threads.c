@@ -5,7 +5,6 @@
  */
 #include "optim/pass/threads.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -278,25 +277,14 @@ TEST(thread_i_is_on_core_i_modulo_the_cores)
 
 /* ---- Threads that cannot be started ---- */
 
-static unsigned tasks_of_process(void)
-{
-	DIR *tasks = opendir("/proc/self/task");
-	struct dirent *entry;
-	unsigned n = 0;
-
-	while (tasks && (entry = readdir(tasks)))
-		n += entry->d_name[0] != '.';
-	if (tasks)
-		closedir(tasks);
-	return n;
-}
+#define TASKS "/proc/self/task"
 
 /* A joined thread can stay in /proc for a moment. */
 static bool tasks_become(unsigned n)
 {
 	uint64_t deadline = deadline_ns(PATIENT);
 
-	while (tasks_of_process() != n)
+	while (entries_of(TASKS) != n)
 		if (clock_ns() > deadline)
 			return false;
 		else
@@ -307,7 +295,7 @@ static bool tasks_become(unsigned n)
 /* Limits that allow none of eight threads, then some, then all. */
 static int open_under_limits(void *arg)
 {
-	unsigned failures = 0, before = tasks_of_process();
+	unsigned failures = 0, before = entries_of(TASKS);
 	struct topo *topo = NULL;
 	int rc = -EAGAIN;
 
@@ -347,7 +335,7 @@ TEST(if_a_thread_cannot_start_none_is_left)
 
 TEST(closing_ends_the_threads_with_or_without_a_task)
 {
-	unsigned before = tasks_of_process(), visits[MANY] = {0};
+	unsigned before = entries_of(TASKS), visits[MANY] = {0};
 
 	threads_close(NULL);
 	for (unsigned i = 0; i < 20; i++) {
