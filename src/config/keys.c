@@ -93,7 +93,7 @@ const struct config_key config_keys[] = {
 	WHOLE(AIO, "block_size", 32, aio.block_size, 1048576, NVS_BLOCK_SIZE_MIN,
 	      NVS_BLOCK_SIZE_MAX, 512, "bytes per I/O"),
 	WHOLE(AIO, "queue_depth", 32, aio.queue_depth, 8, 1, NVS_QUEUE_DEPTH_MAX, 0,
-	      "I/Os in flight per worker"),
+	      "I/Os in flight per worker; with the posix engine at most 256"),
 	WHOLE(AIO, "thread_count", 32, aio.thread_count, 1, 1, NVS_THREAD_COUNT_MAX, 0,
 	      "I/O threads"),
 	WHOLE(AIO, "intra_op_parallelism", 32, aio.thread_count, 1, 1, NVS_THREAD_COUNT_MAX, 0,
