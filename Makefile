@@ -301,6 +301,7 @@ FUZZED_safetensors := $(addprefix src/checkpoint/,checkpoint.c entries.c) \
 	$(wildcard src/checkpoint/safetensors/*.c) src/config/names.c src/base/shape.c src/base/struct_size.c $(FUZZED_torch_read) \
 	$(wildcard src/base/json/*.c) $(addprefix src/base/,error.c text.c)
 FUZZED_torch := $(FUZZED_safetensors)
+FUZZED_checksums := $(FUZZED_safetensors) src/checkpoint/checksums.c
 
 define fuzz_program
 $$(BUILD)/fuzz/fuzz_$1: $$(patsubst %.c,$$(BUILD)/%.o,fuzz/fuzz_$1.c $(FUZZ_ALLOCATIONS) $$(FUZZED_$1))

@@ -316,6 +316,9 @@ int storage_sum(const struct storage *storage, struct nvs_aio *aio, struct nvs_f
  */
 int checksums_load(struct nvs_checkpoint *checkpoint, size_t i, const char *directory,
 		   struct nvs_error *error);
+/* The same of a file that is open, of `nbytes`; `path` stands for it in errors. */
+int checksums_read(struct nvs_checkpoint *checkpoint, size_t i, const char *path, int fd,
+		   uint64_t nbytes, struct nvs_error *error);
 
 struct reading {
 	const struct nvs_checkpoint *checkpoint;

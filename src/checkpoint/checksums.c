@@ -104,35 +104,43 @@ static int take_all(struct nvs_checkpoint *checkpoint, size_t i, const struct su
 	return take_sums(checkpoint, i, file, sums, error);
 }
 
+int checksums_read(struct nvs_checkpoint *checkpoint, size_t i, const char *path, int fd,
+		   uint64_t nbytes, struct nvs_error *error)
+{
+	struct json_document *document = NULL;
+	char *text = NULL;
+	int rc;
+
+	if (nbytes > HEADER_MAX)
+		return error_set(error, -EINVAL, "the file of checksums %s has more than %u bytes",
+				 path, HEADER_MAX);
+	rc = read_json(fd, path, 0, nbytes, &text, &document, error);
+	if (!rc)
+		rc = take_all(checkpoint, i, &(const struct sums_file){path, checkpoint->paths[i]},
+			      json_root(document), error);
+	json_free(document);
+	free(text);
+	return rc;
+}
+
 int checksums_load(struct nvs_checkpoint *checkpoint, size_t i, const char *directory,
 		   struct nvs_error *error)
 {
 	const char *of = checkpoint->paths[i], *slash = strrchr(of, '/');
-	struct json_document *document = NULL;
-	char *path, *text = NULL;
 	uint64_t nbytes = 0;
-	int rc, fd;
+	char *path;
+	int rc = 0, fd;
 
 	if (asprintf(&path, "%s%s%s" CHECKSUMS_SUFFIX, directory ? directory : "",
 		     directory ? "/" : "", directory && slash ? slash + 1 : of) < 0)
 		return error_set(error, -ENOMEM, "no memory for the checksums of %s", of);
-	if (access(path, F_OK) && errno == ENOENT) {
-		free(path);
-		return 0;
+	if (!access(path, F_OK) || errno != ENOENT) {
+		rc = fd = open_to_read(path, "file of checksums", &nbytes, error);
+		if (fd >= 0) {
+			rc = checksums_read(checkpoint, i, path, fd, nbytes, error);
+			close(fd);
+		}
 	}
-	rc = fd = open_to_read(path, "file of checksums", &nbytes, error);
-	if (fd >= 0 && nbytes > HEADER_MAX)
-		rc = error_set(error, -EINVAL, "the file of checksums %s has more than %u bytes",
-			       path, HEADER_MAX);
-	else if (fd >= 0)
-		rc = read_json(fd, path, 0, nbytes, &text, &document, error);
-	if (fd >= 0)
-		close(fd);
-	if (!rc)
-		rc = take_all(checkpoint, i, &(const struct sums_file){path, of},
-			      json_root(document), error);
-	json_free(document);
-	free(text);
 	free(path);
 	return rc;
 }

@@ -59,8 +59,10 @@ static int open_members(struct store *store, const struct weights *weights,
 					 rc == -EMFILE ? ": raise the limit, ulimit -n" : "");
 		needed = max_u64(member->dio.offset_align, member->dio.mem_align);
 		store->direct &= member->direct_fd >= 0 && needed <= UNIT_MAX;
-		if (store->direct)
+		if (store->direct) {
 			store->unit = (uint32_t)max_u64(store->unit, needed);
+			unit_cover_blocks(&store->unit, member->fd);
+		}
 	}
 	if (!store->direct)
 		store->unit = UNIT_MIN;

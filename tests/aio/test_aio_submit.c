@@ -1612,6 +1612,35 @@ TEST(unaligned_memory_is_counted_as_bounced)
 		assert_true(rig->fake.ios[i].buffer_slot >= 0);
 }
 
+TEST(an_unaligned_read_without_a_unit_to_read_directly_is_one_io)
+{
+	rig_open(NULL, OPTIONS(.block_size = 16 * PAGE));
+	if (!nvs_file_direct(rig->file) || nvs_file_unit(rig->file) > PAGE) {
+		rig_close();
+		SKIP("no direct I/O in units of a page or less in build/tmp");
+	}
+
+	const uint64_t unit = nvs_file_unit(rig->file);
+	const struct {
+		uint64_t memory, offset, nbytes, ios, bounced;
+	} reads[] = {
+		/* Memory and file are misaligned by different amounts, and by the same. */
+		{0, 1, 3 * PAGE, 1, 3 * PAGE + unit},
+		{3, 1, 3 * PAGE, 1, 3 * PAGE + unit},
+		{1, 1, 3 * PAGE, 3, 2 * unit},
+		{1, 1, unit, 1, 2 * unit},
+	};
+
+	for (size_t i = 0; i < COUNT(reads); i++) {
+		uint64_t bounced = stats_of().bounced_bytes;
+
+		fake_forget(&rig->fake);
+		DO(move(NVS_READ, rig->data + reads[i].memory, reads[i].nbytes, reads[i].offset));
+		assert_int_equal(rig->fake.nios, reads[i].ios);
+		assert_int_equal(stats_of().bounced_bytes - bounced, reads[i].bounced);
+	}
+}
+
 /* A fork must not make the pages of an I/O in flight copy-on-write. */
 static int has_no_bounce_buffer(void *arg)
 {

@@ -16,11 +16,13 @@
 
 #include "aio/aio.h"
 #include "base/json/read.h"
+#include "base/numbers.h"
 #include "checkpoint/weights_fixture.h"
 #include "support/inject.h"
 #include "support/support.h"
 #include "support/tests.h"
 #include "swap/swap_fixture.h"
+#include "topo/topo.h"
 
 ONE_ENGINE
 
@@ -164,6 +166,56 @@ TEST(large_tensors_are_read_directly_into_the_pool)
 	/* Small ones begin in the middle of a unit. */
 	assert_true(stats_of(f).aio.bounced_bytes <= small + 65536);
 	compare_all();
+}
+
+/* Of the drives below a file, the largest; 1: none is known. */
+static uint64_t physical_block(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	char names[DEVICES_MAX][64];
+	unsigned n = path_devices(fd, names);
+	uint64_t block = 1;
+
+	assert_true(fd >= 0);
+	for (unsigned i = 0; i < n; i++)
+		block = max_u64(block, device_attribute(names[i], "queue/physical_block_size", 1));
+	close(fd);
+	return block;
+}
+
+TEST(a_tensor_is_read_in_whole_physical_blocks_and_by_an_io_for_each_block_size)
+{
+	/* The last one is longer than what is read behind the one before it. */
+	static const uint64_t sizes[] = {100, 65536, 300, 3 * 65536, MIB + 3, 5, 40000, 20000};
+	const uint64_t block_size = 65536;
+	struct nvs_tensor *tensors[COUNT(sizes)];
+	uint64_t at = 8 + 4001, physical;
+	const char *path;
+
+	INIT(f, .place = PLACE_DISK, .pool_bytes = 4 * MIB, .block_size = block_size);
+	path = path_in(f->paths[0], "model.safetensors");
+	weights_make(path, sizes, 0, COUNT(sizes), 4001);
+	OK(f, nvs_engine_open_files(&f->engine, &f->config, &path, 1, NULL, &f->error));
+	weights_find(f->engine, tensors, COUNT(sizes));
+	physical = physical_block(path);
+	if (!stats_of(f).direct || physical > 16384)
+		SKIP("no direct I/O in blocks of 16 KiB or less on this drive");
+	for (size_t i = 0; i < COUNT(sizes); at += sizes[i++]) {
+		struct nvs_io_stats before = stats_of(f).aio.io[NVS_READ], after;
+
+		OK(f, read_one(tensors[i]));
+		after = stats_of(f).aio.io[NVS_READ];
+		after.bytes -= before.bytes;
+		after.ios -= before.ios;
+		if (sizes[i] < 32768) {
+			assert_int_equal(after.ios, 1);
+			continue;
+		}
+		assert_true(after.bytes >= sizes[i] && after.bytes < sizes[i] + 2 * 16384);
+		assert_int_equal(after.bytes % physical, 0);
+		assert_int_equal(((uintptr_t)nvs_tensor_data(tensors[i]) - at) % physical, 0);
+		assert_int_equal(after.ios, (after.bytes + block_size - 1) / block_size);
+	}
 }
 
 #define SMALL 500u

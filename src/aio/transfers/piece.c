@@ -142,17 +142,17 @@ bool piece_cut(struct worker *worker, struct transfer *transfer, struct piece *p
 {
 	const struct nvs_file *file = transfer->file;
 	uint64_t position = transfer->offset + transfer->state.claimed;
-	uint64_t left = transfer->nbytes - transfer->state.claimed;
 	struct place place = file_place(file, position);
+	uint64_t rest = min_u64(transfer->nbytes - transfer->state.claimed, place.nbytes), left;
 	uint32_t unit = transfer->direction == NVS_READ ? file->offset_align : file->write_unit;
 	/* A block smaller than the unit could never use direct I/O. */
 	uint32_t block = worker->aio->config.block_size;
 	bool write = transfer->direction == NVS_WRITE;
 
-	assert(left && transfer->state.phase == TRANSFER_QUEUED && !transfer->status);
+	assert(rest && transfer->state.phase == TRANSFER_QUEUED && !transfer->status);
 	file_check(file);
 	block = block < unit ? unit : (uint32_t)align_down(block, unit);
-	left = min_u64(min_u64(left, place.nbytes), block);
+	left = min_u64(rest, block);
 	*piece = (struct piece){
 		.io = {.index = piece->io.index, .write = write, .buffer_slot = -1, .owner = piece},
 		.transfer = transfer,
@@ -163,8 +163,10 @@ bool piece_cut(struct worker *worker, struct transfer *transfer, struct piece *p
 		.priority = transfer->priority,
 	};
 
-	uint64_t odd = place.offset % unit;
-	bool scattered = transfer->segments || (uintptr_t)piece->user % file->mem_align != 0;
+	uint64_t odd = place.offset % unit, head = odd ? unit - odd : 0;
+	/* Memory is not aligned where the file's next unit begins: it takes no unit directly. */
+	bool scattered = transfer->segments ||
+			 ((uintptr_t)piece->user + head) % file->mem_align != 0;
 
 	assert(!write || file->writable);
 	assert(!write || !file->direct || !odd || (!file->padded && !file->units));
@@ -176,8 +178,8 @@ bool piece_cut(struct worker *worker, struct transfer *transfer, struct piece *p
 		use_buffered(piece, &place, min_u64(left, unit - odd));
 		piece->io.sync = true;
 	} else if (odd || left < unit || scattered) {
-		if (odd && !scattered)
-			left = min_u64(left, unit - odd);
+		if (odd && !scattered && rest >= head + unit)
+			left = head;
 		else if (write && left > unit)
 			left = align_down(left, unit);
 		if (!use_bounce(worker, piece, &place, left, unit))

@@ -115,6 +115,10 @@ void member_close(struct member *member);
 int member_probe(struct member *member, uint32_t unit, const struct nvs_log *log,
 		 struct nvs_error *error);
 
+/* Raises a unit, up to UNIT_MAX, to whole physical blocks of the drives below the open file: a drive
+ * moves a part of a block by reading all of it. */
+void unit_cover_blocks(uint32_t *unit, int fd);
+
 /* Logs why the member's reserved space may not suffice, if so. */
 void member_report_space(const struct member *member, const struct nvs_log *log);
 

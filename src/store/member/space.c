@@ -28,6 +28,15 @@ static void raise_to(uint32_t *unit, uint64_t wanted)
 		*unit = (uint32_t)wanted;
 }
 
+void unit_cover_blocks(uint32_t *unit, int fd)
+{
+	char names[DEVICES_MAX][64];
+	unsigned n = path_devices(fd, names);
+
+	for (unsigned i = 0; i < n && i < DEVICES_MAX; i++)
+		raise_to(unit, device_attribute(names[i], "queue/physical_block_size", 0));
+}
+
 int member_probe(struct member *member, uint32_t unit, const struct nvs_log *log,
 		 struct nvs_error *error)
 {
@@ -69,13 +78,7 @@ int member_probe(struct member *member, uint32_t unit, const struct nvs_log *log
 		raise_to(&member->unit, member->dio.offset_align);
 		raise_to(&member->unit, member->dio.mem_align);
 
-		char names[DEVICES_MAX][64];
-		unsigned n = path_devices(member->fd, names);
-
-		/* A drive writes a partial physical block by reading the block first. */
-		for (unsigned i = 0; i < n && i < DEVICES_MAX; i++)
-			raise_to(&member->unit,
-				 device_attribute(names[i], "queue/physical_block_size", 0));
+		unit_cover_blocks(&member->unit, member->fd);
 	}
 	assert(member->unit % member->unit_needed == 0);
 	member_check(member);
