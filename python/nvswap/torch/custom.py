@@ -359,13 +359,20 @@ class CustomOptimizer(torch.optim.Optimizer):
             raise Error(errno.EBUSY, "a step has failed and is not finished: call step() or zero_grad() first")
         self._tiles.finish()
 
+    def _shapes(self, parameter: torch.nn.Parameter) -> Dict[str, torch.Size]:
+        """What this rank has of each part."""
+        tiles = self._of.get(parameter, [])
+        return {name: part.shape if len(tiles) == 1 else local(parameter).shape
+                for name, part in (tiles[0].parts if tiles else {}).items()}
+
     def _values(self, parameter: torch.nn.Parameter) -> Dict[str, torch.Tensor]:
         """All parts of a parameter, in files without a name beside the store."""
-        tiles, values = self._of.get(parameter, []), {}
-        for name, first in (tiles[0].parts if tiles else {}).items():
-            shape = first.shape if len(tiles) == 1 else local(parameter).shape
-            nbytes = first.dtype.itemsize * shape.numel()
-            value = mapped(self._config, -(-nbytes // 4)).view(torch.uint8)[:nbytes].view(first.dtype).view(shape)
+        values = {}
+        for name, shape in self._shapes(parameter).items():
+            tiles = self._of[parameter]
+            dtype = tiles[0].parts[name].dtype
+            nbytes = dtype.itemsize * shape.numel()
+            value = mapped(self._config, -(-nbytes // 4)).view(torch.uint8)[:nbytes].view(dtype).view(shape)
             self.engine.load_to({tile.parts[name].name: self._elements_of(tile, value) for tile in tiles
                                  if not tile.fresh})
             values[name] = like_parameter(value, parameter) if shape == local(parameter).shape else value
@@ -409,17 +416,16 @@ class CustomOptimizer(torch.optim.Optimizer):
         self._take_note()
 
     def _check_values(self, parameter: torch.nn.Parameter, values: Dict[str, Any]) -> None:
-        tiles = self._of.get(parameter, [])
-        shapes = {name: part.shape if len(tiles) == 1 else parameter.shape
-                  for name, part in (tiles[0].parts if tiles else {}).items()}
+        shapes = self._shapes(parameter)
         names = set(shapes) - {_MASTER}
         if not names <= set(values) <= names | {"step", _MASTER}:
             raise invalid(f"the state_dict has {', '.join(sorted(values))} of parameter {self._numbers()[parameter]}, "
                           f"where {type(self).__name__} has step, {', '.join(sorted(names))}")
         for name in set(values) & set(shapes):
-            if local(values[name]).shape != shapes[name]:
-                raise invalid(f"{name} of parameter {self._numbers()[parameter]} is of shape "
-                              f"{list(values[name].shape)} in the state_dict, and not {list(shapes[name])}")
+            shape = local(values[name]).shape
+            if shape != shapes[name]:
+                raise invalid(f"{name} of parameter {self._numbers()[parameter]} is of shape {list(shape)} in the "
+                              f"state_dict, and not {list(shapes[name])}")
 
     def _load(self, tile: Tile, values: Dict[str, Any]) -> None:
         parts = dict(values)

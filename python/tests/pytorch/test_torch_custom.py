@@ -9,8 +9,11 @@ import os
 from unittest import mock
 
 import torch
+import torch.distributed.checkpoint.state_dict as dcp_state
+from torch.distributed.fsdp import fully_shard
 
 from promises import child, main, promise, raises, settings
+from torch_ranks import model, on_ranks, trained
 import nvswap
 import nvswap.torch
 
@@ -260,7 +263,6 @@ def state_that_is_saved_continues_with_the_same_bits_and_goes_to_torch_and_back(
 
 @promise
 def a_distributed_checkpoint_has_the_state_of_a_rule(directory):
-    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
     models = []
     for _ in range(2):
         torch.manual_seed(1)
@@ -268,7 +270,8 @@ def a_distributed_checkpoint_has_the_state_of_a_rule(directory):
         models.append((module, Adam(module.parameters(), lr=0.01, config=settings(directory))))
     (first, optimizer), (second, resumed) = models
     stepped([(list(first.parameters()), optimizer)], range(2, 5))
-    set_optimizer_state_dict(second, resumed, copy.deepcopy(get_optimizer_state_dict(first, optimizer)))
+    dcp_state.set_optimizer_state_dict(
+        second, resumed, copy.deepcopy(dcp_state.get_optimizer_state_dict(first, optimizer)))
     second.load_state_dict(first.state_dict())
     stepped([(list(each.parameters()), own) for each, own in models], range(5, 7))
     assert same(first.parameters(), second.parameters())
@@ -445,6 +448,34 @@ def a_kept_store_whose_last_step_is_not_finished_says_so(directory):
     optimizer.engine.close()
     error = raises(nvswap.Error, lambda: Adam(parameters(), config=small(directory, keep=True)), errno.ESTALE)
     assert "not finished" in str(error), error
+
+
+@on_ranks
+def fully_sharded_ranks_step_their_shards_by_an_elementwise_rule(rank, directory):
+    def sharded():
+        module = model()
+        for part in (module[0], module[3], module):
+            fully_shard(part)
+        return module
+
+    modules = [sharded() for _ in range(3)]
+    optimizers = [Adam(modules[0].parameters(), lr=0.01, config=small(directory, 200)),
+                  torch.optim.Adam(modules[1].parameters(), lr=0.01, foreach=False),
+                  Adam(modules[2].parameters(), lr=0.01, config=small(directory, 200))]
+    losses = [trained(module, optimizer, rank, range(4)) for module, optimizer in zip(modules, optimizers[:2])]
+    assert torch.allclose(*map(torch.tensor, losses), atol=1e-6), losses
+    for one, other in zip(modules[0].parameters(), modules[1].parameters()):
+        assert torch.allclose(one.to_local(), other.to_local(), atol=1e-6)
+    held = sum(optimizers[0].engine[name].numel for name in optimizers[0].engine)
+    assert held == 2 * sum(each.to_local().numel() for each in modules[0].parameters())
+    weights, state = dcp_state.get_state_dict(modules[0], optimizers[0])
+    dcp_state.set_state_dict(modules[2], optimizers[2], model_state_dict=weights,
+                             optim_state_dict=copy.deepcopy(state))
+    losses = [trained(modules[number], optimizers[number], rank, range(4, 6)) for number in (0, 2)]
+    assert losses[0] == losses[1], losses
+    raises(nvswap.Error, lambda: WholeAdam(modules[0].parameters(), config=settings(directory)), errno.EINVAL)
+    optimizers[0].close()
+    optimizers[2].close()
 
 
 @promise
