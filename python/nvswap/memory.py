@@ -124,10 +124,12 @@ def pinned_buffer(nbytes: int, aio: Any = None, path: Optional[str] = None) -> A
     else:
         with aio._open() as pointer:
             check(lib.nvs_memory_alloc(pointer, nbytes, name, data, error), error)
-    pid = os.getpid()
-    # The memory is not mapped in a child.
-    owner = ffi.gc(ffi.cast("char *", data[0]),
-                   lambda memory: os.getpid() == pid and lib.nvs_memory_free(memory), nbytes)
+    def free_memory(memory: Any, pid: int = os.getpid(), now: Any = os.getpid, free: Any = lib.nvs_memory_free) -> None:
+        # The memory is not mapped in a child. At exit this may outlive the names of its module.
+        if now() == pid:
+            free(memory)
+
+    owner = ffi.gc(ffi.cast("char *", data[0]), free_memory, nbytes)
     return ffi.buffer(owner, nbytes)
 
 

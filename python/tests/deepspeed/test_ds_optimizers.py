@@ -7,10 +7,12 @@ of state in memory, and checkpoints have all state.
 
 import errno
 import os
+from unittest import mock
 
 import one_rank  # noqa: F401
 import deepspeed
 import torch
+from deepspeed.utils import logger
 from jobs import configuration
 from promises import main, promise, raises
 
@@ -139,9 +141,12 @@ def an_optimizer_with_state_before_its_first_step_is_refused(directory):
 
 def losses_of(directory, device, depth="swappers", dtype="fp32", fp16=None, bf16=None, zero=None, clipping=1.0,
               nvswap=None, offload=True, **kind):
-    """The losses of a job whose optimizer the configuration names; without `offload` it has no block that offloads."""
+    """The losses of a job whose optimizer the configuration names; without `offload` it has no block that offloads,
+    and without `depth` it names none."""
     config = configuration(directory if device == "nvme" else None, device, dtype, depth, bf16=bf16,
                            zero={"sub_group_size": WIDTH * WIDTH, **(zero or {})})
+    if depth is None:
+        del config["nvswap"]["deepspeed"]
     config.update(gradient_accumulation_steps=1, zero_allow_untested_optimizer=True,
                   zero_force_ds_cpu_optimizer=False, optimizer=kind)
     config.get("nvswap", {}).update(nvswap or {})
@@ -191,6 +196,18 @@ def optimizers_that_deepspeed_compiles_have_the_losses_of_state_in_memory(direct
     for in_memory in (False, True):
         same_losses(directory, dtype="bf16", type="Muon", params={"lr": 0.01}, zero={
             "reduce_scatter": False, "save_muon_momentum_buffer_in_memory": in_memory})
+
+
+@promise
+def muon_is_refused_at_the_depth_step_and_else_has_the_swappers_with_a_warning(directory):
+    muon = dict(dtype="bf16", type="Muon", params={"lr": 0.01}, zero={"reduce_scatter": False})
+    error = raises(OSError, lambda: losses_of(directory, "nvme", "step", **muon), errno.ENOTSUP)
+    assert error.tensor == "nvswap.deepspeed" and "MuonWithAuxAdam" in str(error) and '"swappers"' in str(error), error
+    in_memory = losses_of(directory, "cpu", **muon)
+    with mock.patch.object(logger, "warning", wraps=logger.warning) as warned:
+        assert losses_of(directory, "nvme", None, **muon) == in_memory
+    said = [str(call.args[0]) for call in warned.call_args_list if "MuonWithAuxAdam" in str(call.args[0])]
+    assert len(said) == 1 and "this job has nvswap's swappers with DeepSpeed's own step" in said[0], said
 
 
 @promise
