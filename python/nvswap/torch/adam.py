@@ -110,6 +110,12 @@ class Adam(AdamW):
     def __init__(self, params: Any, lr: Number = 1e-3,
                  betas: Tuple[Number, Number] = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: float = 0, amsgrad: bool = False, *,
-                 decoupled_weight_decay: bool = False, **more: Any) -> None:
+                 foreach: Optional[bool] = None, maximize: bool = False, capturable: bool = False,
+                 differentiable: bool = False, fused: Optional[bool] = None,
+                 decoupled_weight_decay: bool = False, config: Any = None,
+                 offloaded: Optional[Offloaded] = None, shard: Any = None,
+                 state: Optional[str] = None) -> None:
         self._decoupled = decoupled_weight_decay
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **more)
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize, foreach=foreach,
+                         capturable=capturable, differentiable=differentiable, fused=fused, config=config,
+                         offloaded=offloaded, shard=shard, state=state)
