@@ -206,6 +206,8 @@ NVS_API int nvs_checkpoint_import(struct nvs_engine *engine,
  * -EINVAL  importing from a file of torch.save: it has no whole number "step"; nothing was read
  * -EBUSY   another thread took a step meanwhile. Exporting: nothing was replaced; importing: import
  *          again, as the state is neither the imported one nor that of the steps
+ * -ESTALE  importing without names: the checkpoint has states that the rule does not have, such as
+ *          exp_avg_sq for Lion; nothing was read
  * -ERANGE  importing: the number of steps is above 2^53 - 1
  * After an error of nvs_optimizer_import or -EBADMSG some tiles are imported and the others are
  * not.
@@ -219,9 +221,11 @@ NVS_API int nvs_checkpoint_import_optimizer(struct nvs_optimizer *optimizer,
 
 /*
  * DeepSpeed's universal checkpoints (version 0.4): a directory with files `zero/NAME/fp32.pt`
- * and one for each state of the rule (of Adam `exp_avg.pt` and `exp_avg_sq.pt`) for each parameter,
- * whole, and `zero/optimizer_state.pt` with the number of steps. Any number of ranks loads them, so
- * a parameter need not lie in one optimizer.
+ * and one for each state of the rule for each parameter, whole, and `zero/optimizer_state.pt` with
+ * the number of steps. The states are `exp_avg.pt` and `exp_avg_sq.pt` of Adam, `exp_avg.pt` of
+ * Lion, `momentum_buffer.pt` of SGD and, as DeepSpeed calls its sum, `exp_avg_sq.pt` of Adagrad;
+ * others are not read, since DeepSpeed writes zeros for those that an optimizer does not have.
+ * Any number of ranks loads them, so a parameter need not lie in one optimizer.
  *
  * A parameter that is a whole group of the optimizer:
  *

@@ -123,7 +123,9 @@ enum nvs_rule {
 	NVS_RULE_ADAM,
 	/* "SGD", as torch.optim.SGD: momentum_buffer. g += weight_decay * w; with momentum
 	 * b = momentum * b + (1 - dampening) * g, in the first step b = g, and then
-	 * g = nesterov ? g + momentum * b : b; w -= lr * g. */
+	 * g = nesterov ? g + momentum * b : b; w -= lr * g. The first step is the optimizer's: a
+	 * group without gradients in it begins with b = (1 - dampening) * g, where torch's
+	 * parameters, and nvswap.torch's, each begin with b = g. */
 	NVS_RULE_SGD,
 	/* "Adagrad", as torch.optim.Adagrad: sum, first initial_accumulator_value.
 	 * g += weight_decay * w; s += g * g;

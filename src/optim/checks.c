@@ -42,7 +42,9 @@ int check_format(const struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	const struct rule *rule = optimizer->rule;
 
-	if (optimizer->state == NVS_STATE_FP32 || rule->packs || optimizer->takes_rule)
+	/* Of a store that gives its rule or its format, the configured one does not count. */
+	if (optimizer->state == NVS_STATE_FP32 || rule->packs || optimizer->takes_rule ||
+	    optimizer->takes_state)
 		return 0;
 	return error_about(
 		error, -ENOTSUP, "nvswap.optimizer_state", 0, 0,

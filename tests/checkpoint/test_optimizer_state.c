@@ -106,6 +106,29 @@ TEST(state_of_another_rule_has_its_own_names)
 	}
 }
 
+TEST(a_checkpoint_with_states_that_the_rule_does_not_have_is_refused)
+{
+	static const char *const names[] = {"embed.fp32",     "embed.exp_avg", "layers.fp32",
+					    "layers.exp_avg", "head.fp32",     "head.exp_avg"};
+	struct nvs_checkpoint *checkpoint;
+	const char *path = path_in(temp_directory(), SAFETENSORS);
+
+	optim_begin(&optim, groups, COUNT(groups));
+	optim_run(&optim, 1, 4);
+	DONE(&optim, export(&optim, path));
+	optim_init(&other, groups, COUNT(groups));
+	strcpy(other.config.adam.type, "Lion");
+	DONE(&other, optim_open(&other));
+	DONE(&other, nvs_checkpoint_open(&checkpoint, path, &other.error));
+	REFUSED(&other, import(&other, checkpoint), -ESTALE, "embed.exp_avg_sq");
+	/* By their names, exp_avg alone can be had. */
+	DONE(&other,
+	     nvs_checkpoint_import_optimizer(other.optimizer, checkpoint, names, &other.error));
+	nvs_checkpoint_close(checkpoint);
+	optim_close(&other);
+	optim_close(&optim);
+}
+
 /* More groups in a tile than its transfers may have requests. */
 TEST(many_small_groups_are_exported_and_imported)
 {

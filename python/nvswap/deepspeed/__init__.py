@@ -46,7 +46,7 @@ def install(*, adam: bool = True) -> None:
     from deepspeed.ops.op_builder.builder import OpBuilder
 
     from nvswap.deepspeed.depth import watch_configurations
-    from nvswap.deepspeed.releases import check_release, take_host_memory_for_pinned
+    from nvswap.deepspeed.releases import check_release, remember_pinned
     from nvswap.deepspeed.states import watch_states
 
     check_release()
@@ -68,7 +68,7 @@ def install(*, adam: bool = True) -> None:
     compatible.update({name: True for name in modules})
     watch_configurations()
     watch_states()
-    take_host_memory_for_pinned()
+    remember_pinned()
     # The CPU accelerator would compile it for collectives in shared memory; gloo does without.
     compatible["deepspeed_shm_comm"] = False
 

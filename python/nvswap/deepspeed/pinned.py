@@ -37,13 +37,22 @@ class PinnedMemory:
         nbytes = numel * example.element_size()
         buffer = pinned_buffer(nbytes, aio)
         tensor = array_over(buffer, dtype_name(example.dtype), (numel,), "torch")
+        self._add(tensor, buffer)
+        return tensor
+
+    def adopt(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Has a tensor that is not page-locked count as pinned until it is gone."""
+        if tensor.numel():
+            self._add(tensor, tensor)
+        return tensor
+
+    def _add(self, tensor: torch.Tensor, owner: Any) -> None:
         with self._lock:
             # Their addresses may be those of the new one.
             self._regions = {address: region for address, region in self._regions.items()
                              if region[1]() is not None}
-            self._regions[tensor.data_ptr()] = (nbytes, weakref.ref(buffer))
+            self._regions[tensor.data_ptr()] = (tensor.nbytes, weakref.ref(owner))
             self._addresses = sorted(self._regions)
-        return tensor
 
     def free(self, address: int) -> bool:
         """

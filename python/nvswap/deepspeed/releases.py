@@ -21,6 +21,7 @@ from deepspeed.accelerator import get_accelerator
 
 import nvswap
 from nvswap.deepspeed import VersionError
+from nvswap.deepspeed.pinned import PINNED, is_pinned
 
 try:
     from deepspeed.runtime import engine as runtime
@@ -144,12 +145,14 @@ def _formatted(version: Tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
 
-def take_host_memory_for_pinned() -> None:
-    """Has the accelerator of a CPU report all memory as pinned: no device copies from it. Before 0.19.4 the swappers
-    ask the accelerator, which reports none, and DeepSpeed's own end with an AssertionError."""
+def remember_pinned() -> None:
+    """Has the accelerator of a CPU report as pinned what it was asked to pin. Before 0.19.4 the swappers ask it which
+    tensors are their buffers, and write new state through a buffer; it reports none, and they end with an
+    AssertionError."""
     accelerator = get_accelerator()
     if accelerator.device_name() == "cpu" and "aio_handle" not in inspect.signature(SwapBufferPool).parameters:
-        accelerator.is_pinned = lambda tensor: tensor.device.type == "cpu"
+        accelerator.pin_memory = lambda tensor, *_, **__: PINNED.adopt(tensor)
+        accelerator.is_pinned = is_pinned
 
 
 def forget_names() -> None:

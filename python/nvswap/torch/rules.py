@@ -1,27 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-SGD and Adagrad of torch.optim, and Lion, with their state on the drive. All that they share with AdamW is
-there: they differ by their rule, its settings, and its states in state_dict().
+SGD and Adagrad of torch.optim, and Lion, with their state on the drive. They are StoredOptimizers that differ by their
+rule, its settings, and its states in state_dict().
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Tuple, Union
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 
 from nvswap.errors import invalid
 from nvswap.optimizer import STATES
-from nvswap.torch.adam import AdamW
 from nvswap.torch.local import like_parameter, local
 from nvswap.torch.offload import Offloaded
+from nvswap.torch.optimizer import Number, StoredOptimizer
 from nvswap.torch.state import mapped
 
-Number = Union[float, torch.Tensor]
 
-
-class _OneState(AdamW):
-    """An AdamW of another rule, with one state."""
+class _OneState(StoredOptimizer):
+    """Of a rule with one state."""
 
     def _with_steps(self, state: Dict[torch.nn.Parameter, Any]) -> Dict[torch.nn.Parameter, Any]:
         """Others count no steps where the rule does not: state that there is has had one at least."""

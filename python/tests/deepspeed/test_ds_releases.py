@@ -98,6 +98,21 @@ def deepspeed_0_19_2_trains_as_in_memory_and_resumes(directory):
 
 
 @promise
+def releases_whose_swappers_ask_the_accelerator_train_with_swap_files_of_the_ops_alone(directory):
+    """Sub-groups that are large enough for DeepSpeed's own swap files, with buffers for both pipelines."""
+    zero, size = {"sub_group_size": 600000}, {"ranks": 1, "width": 256, "steps": 2}
+    for release in ("0.17.6", "0.19.2"):
+        python = interpreter_with(release)
+        expected = job(configuration(None, "cpu", zero=zero), python=python, **size)
+        for pipelines in (False, True):
+            path = os.path.join(directory, f"{release}-{pipelines}")
+            config = configuration(path, zero=zero, param=False, optimizer={
+                "buffer_count": 12, "pipeline_read": pipelines, "pipeline_write": pipelines})
+            assert job(config, python=python, **size) == expected, (release, pipelines)
+            assert glob.glob(f"{path}/**/exp_avg-*.swp", recursive=True), (release, pipelines)
+
+
+@promise
 def a_release_before_the_oldest_is_refused_with_both_versions(_):
     for version in ("0.15.4", "0.9"):
         with mock.patch("deepspeed.__version__", version):

@@ -4,6 +4,7 @@
 
 import copy
 import errno
+import inspect
 
 import torch
 
@@ -95,6 +96,21 @@ def the_settings_of_a_rule_have_the_defaults_of_torch(directory):
         due = theirs(parameters()).defaults
         assert optimizer.defaults == due, (optimizer.defaults, due)
         optimizer.close()
+
+
+@promise
+def each_optimizer_has_the_arguments_of_torchs_and_is_none_of_another_rule(_):
+    own = ["config", "offloaded", "shard"]
+    for ours, theirs in ((nvswap.torch.AdamW, torch.optim.AdamW), (nvswap.torch.Adam, torch.optim.Adam),
+                         (nvswap.torch.SGD, torch.optim.SGD), (nvswap.torch.Adagrad, torch.optim.Adagrad)):
+        found, due = (inspect.signature(each).parameters for each in (ours, theirs))
+        adam = issubclass(ours, nvswap.torch.AdamW)
+        assert set(found) == {*due, *own, *(["state"] if adam else [])}, (ours, set(found) ^ set(due))
+        assert [each for each in found if found[each].kind is not inspect.Parameter.KEYWORD_ONLY] == \
+            [each for each in due if due[each].kind is not inspect.Parameter.KEYWORD_ONLY], ours
+        assert all(found[each].default == due[each].default for each in due), ours
+        assert adam == (ours.__name__ in ("AdamW", "Adam"))
+    assert not issubclass(nvswap.torch.Lion, nvswap.torch.AdamW)
 
 
 @promise

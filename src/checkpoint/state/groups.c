@@ -78,25 +78,33 @@ static void groups_end(struct groups *groups)
 	free(groups->fragments);
 }
 
-/* The name of tensor i and its elements. The store of an earlier version, open read-only, may have
- * groups whose names are not UTF-8: a file gets those with \xHH. */
-static void groups_name(const struct groups *groups, size_t i, char name[GROUP_PART_ROOM],
-			uint64_t *numel)
+/* The name of a part of a group, and its elements. The store of an earlier version, open read-only,
+ * may have groups whose names are not UTF-8: a file gets those with \xHH. */
+static void part_of_group(const struct groups *groups, size_t i, const char *part,
+			  char name[GROUP_PART_ROOM], uint64_t *numel)
 {
 	struct nvs_group_info info = {.size = sizeof(info)};
-	unsigned nparts = groups->rule->nparts;
-	int rc = nvs_optimizer_get_group_info(groups->optimizer, i / nparts, &info, NULL);
+	int rc = nvs_optimizer_get_group_info(groups->optimizer, i, &info, NULL);
 	char visible[GROUP_ROOM];
 	const char *group;
 
-	assert(!rc && i < groups->n * nparts);
+	assert(!rc && i < groups->n);
 	if (text_is_utf8(info.name))
 		group = info.name;
 	else
 		group = visible_text(info.name, strlen(info.name), visible, sizeof(visible));
-	snprintf(name, GROUP_PART_ROOM, "%s.%s", group,
-		 state_part_name(groups->rule, (unsigned)(i % nparts)));
+	snprintf(name, GROUP_PART_ROOM, "%s.%s", group, part);
 	*numel = info.numel;
+}
+
+/* The name of tensor i and its elements. */
+static void groups_name(const struct groups *groups, size_t i, char name[GROUP_PART_ROOM],
+			uint64_t *numel)
+{
+	unsigned nparts = groups->rule->nparts;
+
+	part_of_group(groups, i / nparts, state_part_name(groups->rule, (unsigned)(i % nparts)),
+		      name, numel);
 }
 
 static void add_sum(const struct groups *groups, const struct state_io *io)
@@ -270,6 +278,34 @@ static int find_part(struct groups *groups, size_t i, const char *const *names,
 	return 0;
 }
 
+/* A checkpoint of another rule, which may have a state of this one's name. */
+static int refuse_other_states(const struct groups *groups, struct nvs_error *error)
+{
+	const struct nvs_checkpoint *checkpoint = groups->reading->checkpoint;
+	char name[GROUP_PART_ROOM];
+	uint64_t numel;
+
+	for (size_t i = 0; i < groups->n; i++) {
+		for (unsigned k = NVS_EXP_AVG; k <= NVS_SUM; k++) {
+			enum nvs_optimizer_part part = (enum nvs_optimizer_part)k;
+			const struct entry *entry;
+
+			if (rule_part(groups->rule, part) >= 0)
+				continue;
+			part_of_group(groups, i, part_name(part), name, &numel);
+			entry = checkpoint_find(checkpoint, name);
+			if (entry)
+				return error_about(error, -ESTALE, name, 0, 0,
+						   "%s has %s, and %s has no such state: it is a "
+						   "checkpoint of another rule. Pass the names of "
+						   "the tensors to import what both have",
+						   checkpoint->paths[entry->file], name,
+						   groups->rule->name);
+		}
+	}
+	return 0;
+}
+
 /* The number of steps. A file of torch.save has no numbers in its list of tensors. */
 static int read_step(const struct groups *groups, uint64_t *step, struct nvs_error *error)
 {
@@ -340,6 +376,8 @@ int nvs_checkpoint_import_optimizer(struct nvs_optimizer *optimizer,
 		rc = reading_begin(&reading, groups.aio, checkpoint, error);
 	for (size_t i = 0; !rc && i < groups.n * groups.rule->nparts; i++)
 		rc = find_part(&groups, i, names, error);
+	if (!rc && !names)
+		rc = refuse_other_states(&groups, error);
 	if (!rc && !names)
 		rc = read_step(&groups, &step, error);
 	for (size_t i = 0; !rc && i < groups.n * groups.rule->nparts; i++)

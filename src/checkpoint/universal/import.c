@@ -40,7 +40,7 @@ static int damaged(const struct import_job *import, const struct param *param, u
 			   "%s/zero/%s/%s.pt: its bytes do not have the checksum that the file "
 			   "states",
 			   import->tree.path, param->name,
-			   state_part_name(import->params.rule, part));
+			   universal_part_name(import->params.rule, part));
 }
 
 /* Compares the storage that a parameter is a part of. */

@@ -185,11 +185,18 @@ void params_free(struct params *params)
 
 /* ---- The file of a parameter ---- */
 
+const char *universal_part_name(const struct rule *rule, unsigned part)
+{
+	assert(part < rule->nparts);
+	return rule->parts[part] == NVS_SUM ? part_name(NVS_EXP_AVG_SQ)
+					    : state_part_name(rule, part);
+}
+
 void param_place(const struct params *params, const struct param *param, unsigned part,
 		 char place[PLACE_MAX])
 {
 	int n = snprintf(place, PLACE_MAX, "%s/%s.pt", param->name,
-			 state_part_name(params->rule, part));
+			 universal_part_name(params->rule, part));
 
 	assert(n < PLACE_MAX);
 }

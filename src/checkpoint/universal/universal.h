@@ -41,6 +41,8 @@ void params_free(struct params *params);
 /* A checksum of what all ranks must agree on: names and shapes. */
 uint32_t params_sum(const struct params *params);
 
+/* The name of a part in the checkpoint: DeepSpeed calls Adagrad's sum exp_avg_sq. */
+const char *universal_part_name(const struct rule *rule, unsigned part);
 /* The file of a part, below the directory of the files. */
 void param_place(const struct params *params, const struct param *param, unsigned part,
 		 char place[PLACE_MAX]);

@@ -352,6 +352,28 @@ TEST(an_update_function_has_the_states_of_the_rule_that_it_names)
 	REFUSED(&other, optim_open(&other), -EINVAL, "rule");
 }
 
+/* The first gradients of a group in the optimizer's second step are damped. */
+TEST(dampening_leaves_out_the_gradients_of_the_optimizers_first_step_alone)
+{
+	const struct numbers numbers = {.type = "SGD", .momentum = 0.9, .dampening = 0.75};
+	float gradients[2] = {2, -4}, buffer[2];
+
+	begin(&optim, &numbers);
+	DONE(&optim, optim_open(&optim));
+	for (size_t group = 1; group < 3; group++) {
+		float all[9999];
+
+		for (size_t i = 0; i < four[group].numel; i++)
+			all[i] = gradients[i % 2];
+		DOES(&optim, lend_gradients, group, NVS_F32, all);
+		DOES(&optim, step, NULL, NULL);
+		DOES(&optim, get, group, NVS_MOMENTUM_BUFFER, 0, 2, buffer);
+		assert_float_equal(buffer[0], group == 1 ? 2 : 0.5F, 0);
+		assert_float_equal(buffer[1], group == 1 ? -4 : -1, 0);
+	}
+	optim_close(&optim);
+}
+
 /* ---- What is refused ---- */
 
 TEST(fewer_bytes_are_refused_where_the_rule_is_not_adam)
@@ -405,4 +427,23 @@ TEST(a_kept_store_is_opened_by_its_own_rule)
 		assert_int_equal(info.step, STEPS);
 		optim_close(&optim);
 	}
+}
+
+TEST(a_store_that_gives_its_groups_gives_the_format_too)
+{
+	struct nvs_optimizer_info info = {.size = sizeof(info)};
+
+	begin(&optim, &all_numbers[6]);
+	optim.config.keep = true;
+	DONE(&optim, optim_open(&optim));
+	optim_run(&optim, 1, STEPS);
+	optim_save(&optim);
+	optim_shut(&optim);
+	optim.config.optimizer_state = NVS_STATE_8BIT;
+	DONE(&optim,
+	     nvs_optimizer_open(&optim.optimizer, &optim.config, NULL, 0, NULL, &optim.error));
+	DOES(&optim, get_info, &info);
+	assert_int_equal(info.rule, NVS_RULE_LION);
+	assert_int_equal(info.state, NVS_STATE_FP32);
+	optim_close(&optim);
 }
