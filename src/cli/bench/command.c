@@ -185,16 +185,19 @@ static void write_report(struct bench *bench, const struct bench_report *report)
 {
 	unsigned formats = bench->plan.run.formats;
 	FILE *file = bench->output.file;
+	struct json_writer json;
 
 	if (!bench->written && output_begin(&bench->output))
 		bench->failed = STATUS_FAILED;
 	bench->written = true;
 	if (bench->failed)
 		return;
+	json = json_to(file, 2);
 	if (!report && formats & FORMATS_JSON)
-		forecast_json(file, &bench->plan);
+		forecast_write(&json, &bench->plan);
+	json = json_as_text(file);
 	if (!report && formats & 1u << FORMAT_NORMAL)
-		forecast_text(file, &bench->plan);
+		forecast_write(&json, &bench->plan);
 	/* In fio's order. */
 	if (report && ((formats & FORMATS_JSON && report_json(file, report)) ||
 		       (formats & 1u << FORMAT_NORMAL && report_text(file, report)))) {

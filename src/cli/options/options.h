@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/json/write.h"
 #include "nvswap.h"
 
 /* The type of the value stored at `offset` in the structure of values. */
@@ -156,6 +157,12 @@ struct report_options {
 };
 
 extern const char *const report_formats[];
+
+/* Writes the report in its format. */
+static inline struct json_writer report_writer(const struct report_options *options, FILE *file)
+{
+	return options->format == REPORT_JSON ? json_to(file, 4) : json_as_text(file);
+}
 
 /* The two rows of a table of options; `place` is the offset of a struct report_options. */
 #define REPORT_OPTIONS(place)                                                                      \

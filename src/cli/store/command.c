@@ -164,20 +164,15 @@ int cmd_store(int argc, char **argv)
 	if (output_open(&output, job.report.output))
 		return STATUS_FAILED;
 	status = output_begin(&output);
-	job.out = output.file;
-	json = json_to(output.file, 4);
-	if (job.report.format == REPORT_JSON) {
-		job.json = &json;
-		json_open_object(&json, NULL);
-		json_text(&json, "nvswap version", nvs_version());
-		json_open_list(&json, action->run == store_checksum ? "files" : "stores");
-	}
+	json = report_writer(&job.report, output.file);
+	job.json = &json;
+	json_open_object(&json, NULL);
+	json_text(&json, "nvswap version", nvs_version());
+	json_open_list(&json, action->run == store_checksum ? "files" : "stores");
 	if (!status)
 		status = action->run(&job);
-	if (job.json) {
-		json_close_list(&json);
-		json_close_object(&json);
-	}
+	json_close_list(&json);
+	json_close_object(&json);
 	closed = output_close(&output);
 	return status ? status : closed;
 }
