@@ -98,7 +98,7 @@ int bench_params(const struct bench_job *job, struct job_watch *watch, struct be
 	rc = bench_engine_open(&pass.opened, job, result);
 	mode.engine = pass.opened.engine;
 	if (!rc)
-		rc = bench_engine_fill(&pass.opened, &pass.pattern);
+		rc = bench_engine_fill(&pass.opened, &pass.pattern, 0, NULL);
 	if (!rc && !stop_signal())
 		rc = steps_run(&mode);
 	rc = bench_engine_verdict(&pass.opened, rc);

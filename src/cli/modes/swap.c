@@ -295,7 +295,7 @@ static int run_opened(struct run *run)
 			(struct batch){.of = bench_engine_batch(&run->opened, first, options->rate),
 				       .written = options->rw != RW_SWAPOUT};
 	if (options->rw != RW_SWAPOUT)
-		rc = bench_engine_fill(&run->opened, &run->pattern);
+		rc = bench_engine_fill(&run->opened, &run->pattern, 0, NULL);
 	else if (!options->verify)
 		rc = prime(run);
 	if (!rc)
