@@ -42,9 +42,11 @@ static int load_model(const struct bench_options *options, const struct options_
 	return 0;
 }
 
-static int load_config(const struct bench_options *options, const struct options_given *given,
-		       struct nvs_config *config, struct nvs_error *error)
+static int load_config(const struct bench_job *job, struct nvs_error *error)
 {
+	const struct bench_options *options = &job->options;
+	const struct options_given *given = &job->given;
+	struct nvs_config *config = job->config;
 	bool resident = bench_option_given(given, "max-in-cpu");
 	const struct {
 		bool given;
@@ -63,7 +65,6 @@ static int load_config(const struct bench_options *options, const struct options
 	};
 	struct nvs_error unused = {.size = sizeof(unused)};
 	struct model model;
-	uint64_t rank = options->rank;
 	int rc;
 
 	nvs_config_set_log(config, say_log, NULL);
@@ -90,10 +91,8 @@ static int load_config(const struct bench_options *options, const struct options
 						   error);
 	if (rc)
 		return rc;
-	/* Ranks that were not given are counted from 0 within a stage. */
-	if (!bench_option_given(given, "rank"))
-		rank += setting_number(config, "nvswap.rank");
-	rc = nvs_config_set_number(config, "nvswap.rank", rank, error);
+	rc = nvs_config_set_number(config, "nvswap.rank",
+				   setting_number(config, "nvswap.rank") + job->rank, error);
 	if (rc || !setting_number(config, "nvswap.keep"))
 		return rc;
 	/* A benchmark must never overwrite a kept store. */
@@ -142,7 +141,7 @@ static int prepare_job(struct bench_job *job, struct nvs_error *error)
 	rc = nvs_config_open(&job->config, error);
 	if (rc)
 		return rc;
-	rc = load_config(options, &job->given, job->config, error);
+	rc = load_config(job, error);
 	if (!rc)
 		rc = choose_block(options, job->config, &job->block, error);
 	if (rc)
