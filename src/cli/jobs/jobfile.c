@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/files.h"
 #include "base/text.h"
 
 #define BYTES_MAX ((size_t)1 << 20)
@@ -191,28 +192,25 @@ int jobfile_read(struct jobfile *jobfile, const char *path, void **memory, struc
 {
 	bool standard_input = !strcmp(path, "-");
 	const char *name = standard_input ? "standard input" : path, *wrong;
-	int fd = standard_input ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC), failed = 0;
+	int fd = standard_input ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC), rc = -errno;
 	size_t nbytes = 0, most = 1;
-	ssize_t got = 1;
-	char *text, *end;
+	char *whole = NULL, *text = NULL, *end;
 
 	*jobfile = (struct jobfile){.n = 0};
-	if (fd < 0)
-		return fail(error, path, 0, -errno, "%s", nvs_strerror(-errno));
-	text = keep_chunk(memory, BYTES_MAX + 1);
-	while (text && got && !failed && nbytes <= BYTES_MAX) {
-		got = read(fd, text + nbytes, BYTES_MAX + 1 - nbytes);
-		failed = got < 0 && errno != EINTR ? -errno : 0;
-		nbytes += got > 0 ? (size_t)got : 0;
-	}
-	if (!standard_input)
+	if (fd >= 0)
+		rc = file_read_all(fd, BYTES_MAX, &whole, &nbytes);
+	if (fd >= 0 && !standard_input)
 		close(fd);
-	if (failed)
-		return fail(error, name, 0, failed, "%s", nvs_strerror(failed));
-	if (nbytes > BYTES_MAX)
-		return fail(error, name, 0, -EFBIG, "a job file has at most 1 MiB");
+	if (!rc && nbytes > BYTES_MAX)
+		rc = -EFBIG;
+	if (!rc && (text = keep_chunk(memory, nbytes)))
+		memcpy(text, whole, nbytes);
+	free(whole);
+	if (rc)
+		return fail(error, name, 0, rc, "%s",
+			    rc == -EFBIG ? "a job file has at most 1 MiB" : nvs_strerror(rc));
 	/* The most sections and lines that a text of this length can have. */
-	for (size_t i = 0; i < nbytes; i++)
+	for (size_t i = 0; text && i < nbytes; i++)
 		most += text[i] == '\n';
 	if (text)
 		jobfile->sections = keep_chunk(memory, most * sizeof(*jobfile->sections));

@@ -20,7 +20,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/file_limit.h"
+#include "base/files.h"
 #include "base/memory/huge_map.h"
 #include "base/memory/room.h"
 #include "base/numbers.h"

@@ -13,7 +13,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/file_limit.h"
+#include "base/files.h"
 #include "base/numbers.h"
 #include "cli/progress.h"
 #include "cli/tune/tune.h"
