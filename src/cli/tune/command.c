@@ -14,6 +14,7 @@
 #include "base/memory/room.h"
 #include "base/numbers.h"
 #include "cli/commands.h"
+#include "cli/modes/modes.h"
 #include "cli/progress.h"
 #include "cli/stop.h"
 #include "cli/tune/search/statistics.h"
@@ -147,7 +148,7 @@ static int make_and_measure(struct tuning *tuning)
 	uint64_t x = 0x9e3779b97f4a7c15u, *words;
 	int rc;
 
-	workload->fd = tune_make_file(options->directory, workload->working_set, &tuning->error);
+	workload->fd = make_scratch_file(options->directory, workload->working_set, &tuning->error);
 	if (workload->fd < 0)
 		return workload->fd;
 	if (options->objective == TUNE_READ)
