@@ -172,7 +172,6 @@ static int prepare_job(struct bench_job *job, struct nvs_error *error)
 struct bench {
 	struct bench_plan plan;
 	const struct bench_result *results[JOBS_MAX]; /* NULL: no memory for any */
-	struct disk_watch disks;
 	struct output output;
 	bool prepared;
 	bool written; /* this run's output has begun */
@@ -259,10 +258,7 @@ int bench_run_plan(struct bench_plan *plan)
 	if (dry_run && bench.prepared) {
 		write_report(&bench, NULL);
 	} else if (!status) {
-		disks_begin(&bench.disks, &bench.plan);
 		status = stages_run(&bench.plan, bench.results, write_status, &bench);
-		disks_end(&bench.disks);
-		report.disks = &bench.disks;
 	}
 	/* Without results, text would only replace the report of an earlier run. */
 	for (unsigned i = 0; i < plan->n && bench.results[i]; i++)

@@ -525,11 +525,6 @@ static void put_group(struct json_writer *json, const struct bench_report *repor
 
 int report_json(FILE *file, const struct bench_report *report)
 {
-	/* fio has no counter of what is in flight, and busy times as "util". */
-	static const char *const disk_keys[DISK_COUNTERS] = {
-		"read_ios",  "read_merges",  "read_sectors",  "read_ticks",
-		"write_ios", "write_merges", "write_sectors", "write_ticks",
-		NULL,	     NULL,	     "in_queue"};
 	char program[64], time[64];
 	struct json_writer json = json_to(file, 2);
 	struct report_group *group = calloc(1, sizeof(*group));
@@ -559,20 +554,6 @@ int report_json(FILE *file, const struct bench_report *report)
 	json_close_list(&json);
 	if (group->njobs == report->plan->n)
 		put_own(&json, group);
-	if (report->disks && report->disks->n) {
-		json_open_list(&json, "disk_util");
-		for (unsigned i = 0; i < report->disks->n; i++) {
-			json_open_object(&json, NULL);
-			json_text(&json, "name", report->disks->at[i].name);
-			for (unsigned at = 0; at < DISK_COUNTERS; at++)
-				if (disk_keys[at])
-					json_count(&json, disk_keys[at],
-						   report->disks->at[i].counters[at]);
-			json_real(&json, "util", report->disks->at[i].busy_percent);
-			json_close_object(&json);
-		}
-		json_close_list(&json);
-	}
 	json_close_object(&json);
 	free(group);
 	return 0;
