@@ -62,7 +62,7 @@ struct option_spec {
 	/* values that are refused with a hint, also with a suffix as in randread:8; or NULL */
 	const struct option_gone *elsewhere;
 	const char *const *excludes; /* options it excludes, ended by NULL; or NULL */
-	unsigned modes;	  /* of bench: a bit for each rw with which it has an effect; 0: all */
+	unsigned modes;	  /* a bit for each rw of bench, or action of store, that has it; 0: all */
 	const char *help; /* shown wrapped; a line break is a blank */
 	enum option_scope scope;
 	const char *const *aliases; /* other names, ended by NULL; or NULL */

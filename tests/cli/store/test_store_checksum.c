@@ -114,8 +114,9 @@ TEST(what_checksum_can_not_read_or_does_not_take_is_refused)
 	make_model();
 	SAYS(1, "has no model.safetensors", "checksum %s", temp_directory());
 	SAYS(1, "No such file", "checksum %s/none.safetensors", model);
-	SAYS(2, "--rank chooses stores", "checksum --rank 0 %s", model);
-	SAYS(2, "--kind chooses stores", "checksum --kind optimizer %s", model);
+	SAYS(2, "--rank is an option of nvswap store list, show, ", "checksum --rank 0 %s", model);
+	SAYS(2, "--kind is an option of nvswap store list, show, ", "checksum --kind optimizer %s",
+	     model);
 	SAYS(2, "--check is an option of nvswap store checksum", "verify --check %s", model);
 	SAYS(2, "--to is an option of nvswap store export and checksum", "verify --to x %s", model);
 }
