@@ -82,12 +82,12 @@ int bench_params(const struct bench_job *job, struct job_watch *watch, struct be
 	struct pass pass = {.job = job,
 			    .pattern = {.model = model, .seed = job->options.seed},
 			    .layers = calloc(model->n, sizeof(struct layer))};
-	struct step_mode mode = {.options = &job->options,
-				 .watch = watch,
-				 .result = result,
-				 .step = pass_step,
-				 .wait = wait_params,
-				 .arg = &pass};
+	struct load mode = {.options = &job->options,
+			    .watch = watch,
+			    .result = result,
+			    .step = pass_step,
+			    .wait = wait_params,
+			    .arg = &pass};
 	int rc;
 
 	if (!pass.layers)

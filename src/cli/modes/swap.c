@@ -282,7 +282,6 @@ static int run_opened(struct run *run)
 	struct load load = {.options = options,
 			    .watch = run->watch,
 			    .result = run->result,
-			    .aio = nvs_engine_aio(run->opened.engine),
 			    .engine = run->opened.engine,
 			    .run = mode_pass,
 			    .arg = run};

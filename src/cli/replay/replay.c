@@ -316,7 +316,6 @@ int bench_replay(const struct bench_job *job, struct job_watch *watch, struct be
 		const struct load load = {.options = &job->options,
 					  .watch = watch,
 					  .result = result,
-					  .aio = nvs_engine_aio(replay.opened.engine),
 					  .engine = replay.opened.engine,
 					  .run = replay_pass,
 					  .arg = &replay};
