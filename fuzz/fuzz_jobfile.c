@@ -113,8 +113,7 @@ static void check_planned(const struct bench_plan *plan)
 			check_follows(job, job - 1);
 		for (unsigned j = 0; j < i; j++)
 			assert(plan->jobs[j].stage != job->stage ||
-			       plan->jobs[j].options.rank != job->options.rank ||
-			       bench_option_given(&job->given, "rank"));
+			       plan->jobs[j].rank != job->rank);
 	}
 }
 

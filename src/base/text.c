@@ -7,6 +7,7 @@
 
 #include <ctype.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -112,6 +113,15 @@ const char *visible_text(const char *text, size_t left, char *buffer, size_t nby
 	}
 	buffer[n] = '\0';
 	return buffer;
+}
+
+void print_visible(FILE *file, const char *text)
+{
+	size_t length = strlen(text), nbytes = 4 * length + 1;
+	char *visible = malloc(nbytes);
+
+	fputs(visible ? visible_text(text, length, visible, nbytes) : "?", file);
+	free(visible);
 }
 
 bool is_name_of_removed(const char *name)

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* Bytes of the first character of `left` > 0 bytes of text; 0 if they are not UTF-8. */
 size_t utf8_length(const char *text, size_t left);
@@ -24,6 +25,8 @@ bool utf8_is_control(const char *text, size_t length);
  * do. Returns `buffer`.
  */
 const char *visible_text(const char *text, size_t length, char *buffer, size_t nbytes);
+/* Prints text from outside, such as a name or path, in that form. */
+void print_visible(FILE *file, const char *text);
 
 /* Why the path stands for another, as a predicate: it begins as only a shell reads it ("~/x",
  * "$HOME/x"), or is the word of a launcher ("none", "auto"). NULL: it does not. A directory of that

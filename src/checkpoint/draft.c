@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/file_limit.h"
+#include "base/files.h"
 #include "base/memory/huge_map.h"
 #include "checkpoint/checkpoint.h"
 

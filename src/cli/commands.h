@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 
+#include "base/text.h"
 #include "nvswap.h"
 
 /* Exit statuses beside 0. After a signal: 128 + its number. */
@@ -46,7 +47,5 @@ int output_close(struct output *output);
  * path that is NULL or no regular file.
  */
 void say_page(const char *path);
-/* Prints text from outside, such as a name or path, with what a terminal obeys escaped as \xHH. */
-void print_visible(FILE *file, const char *text);
 
 #endif

@@ -135,15 +135,6 @@ int output_begin(struct output *output)
 	return STATUS_FAILED;
 }
 
-void print_visible(FILE *file, const char *text)
-{
-	size_t length = strlen(text), nbytes = 4 * length + 1;
-	char *visible = malloc(nbytes);
-
-	fputs(visible ? visible_text(text, length, visible, nbytes) : "?", file);
-	free(visible);
-}
-
 int output_close(struct output *output)
 {
 	int failed = ferror(output->file);

@@ -5,13 +5,15 @@
 #include "cli/results.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
-#include "base/memory/array.h"
+#include "base/files.h"
 
 #define TEXT_MAX   ((size_t)64 << 20)
 #define MEMORY_MAX ((size_t)1 << 30)
@@ -50,33 +52,24 @@ static void blank_surroundings(char *text)
 
 int results_read(struct results *results, const char *path, struct nvs_error *error)
 {
-	FILE *file = fopen(path, "re");
-	char *text = NULL, *grown = NULL, label[208];
-	size_t n = 0, room = 0, got = 1;
+	int fd = open(path, O_RDONLY | O_CLOEXEC), rc = -errno;
+	char *text = NULL, label[208];
+	size_t n = 0;
 	const char *why = NULL;
 	const struct json_value *root, *jobs;
-	int rc;
 
-	/* There is room for a NUL behind the text. */
-	while (file && got && n <= TEXT_MAX && (grown = array_room(text, n, &room, 1))) {
-		text = grown;
-		got = fread(text + n, 1, room - n, file);
-		n += got;
+	if (fd >= 0) {
+		rc = file_read_all(fd, TEXT_MAX, &text, &n);
+		close(fd);
 	}
-	rc = !file || !grown || ferror(file) ? -errno : 0;
 	*results = (struct results){.text = text};
-	if (file)
-		fclose(file);
 	if (n > TEXT_MAX)
 		why = "it has more than 64 MiB";
 	else if (text && memchr(text, '\0', n))
 		why = "it is no text";
-	if (why || rc || !text) {
-		error_set(error, rc ? rc : -EINVAL, "%s can't be read: %s",
-			  json_file_label(path, label), why ? why : nvs_strerror(rc));
-		return rc ? rc : -EINVAL;
-	}
-	text[n] = '\0';
+	if (why || rc)
+		return error_set(error, rc ? rc : -EINVAL, "%s can't be read: %s",
+				 json_file_label(path, label), why ? why : nvs_strerror(rc));
 	blank_surroundings(text);
 	rc = json_parse(&results->document, text, n, path, MEMORY_MAX, error);
 	if (rc)

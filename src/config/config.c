@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/threads/cancel.h"
 #include "config/paths.h"
 #include "config/reader.h"
@@ -126,42 +127,6 @@ void nvs_config_set_trace(struct nvs_config *config, struct nvs_trace *trace)
 		config->trace = trace;
 }
 
-/* Reads a file or pipe to its end, or until it exceeds CONFIG_TEXT_MAX. */
-static int read_all(int fd, char **text, size_t *nbytes)
-{
-	size_t room = 0, used = 0;
-	char *data = NULL;
-
-	for (;;) {
-		ssize_t n;
-
-		if (used == room) {
-			char *more = realloc(data, room = room ? room * 2 : 16384);
-
-			if (!more) {
-				free(data);
-				return -ENOMEM;
-			}
-			data = more;
-		}
-		n = read(fd, data + used, room - used);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0) {
-			int code = -errno;
-
-			free(data);
-			return code;
-		}
-		used += (size_t)n;
-		if (!n || used > CONFIG_TEXT_MAX)
-			break;
-	}
-	*text = data;
-	*nbytes = used;
-	return 0;
-}
-
 int nvs_config_load(struct nvs_config *config, const char *path, struct nvs_error *error)
 {
 	HOLD_CANCEL;
@@ -179,7 +144,7 @@ int nvs_config_load(struct nvs_config *config, const char *path, struct nvs_erro
 		return error_set(error, result, "%s: can't be opened: %s",
 				 json_file_label(path, label), nvs_strerror(result));
 	}
-	result = read_all(fd, &text, &nbytes);
+	result = file_read_all(fd, CONFIG_TEXT_MAX, &text, &nbytes);
 	close(fd);
 	if (result)
 		return error_set(error, result, "%s: can't be read: %s",

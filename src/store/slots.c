@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/file_limit.h"
+#include "base/files.h"
 #include "base/numbers.h"
 #include "store/disk.h"
 

@@ -31,7 +31,6 @@ usage unknown_option_is_suggested "iodpeth is not an option of bench; did you me
 usage unknown_option_with_value_is_suggested "did you mean --loops" --lops=4
 usage unknown_option_points_to_help "see nvswap bench --help" --frobnicate
 usage unknown_short_option_is_refused "-x is not an option" -x
-usage ambiguous_option_is_refused "is ambiguous: --tensors, --tensor-size" --tens 4
 usage flag_takes_0_or_1 "time-based yes: allowed are 0 and 1" --time-based=yes
 usage help_takes_no_value "help takes no value" --help=yes
 usage option_without_value_is_refused "config needs a value" --config

@@ -48,7 +48,7 @@ static void is_bounded(const char *what, int64_t peak, size_t bound)
 
 static const struct {
 	const char *begin, *piece, *end;
-} json_texts[] = {
+} documents[] = {
 	{"[1", ",1", "]"},
 	{"[[]", ",[]", "]"},
 	{"[{}", ",{}", "]"},
@@ -71,9 +71,9 @@ static const struct {
 
 TEST(json_takes_memory_in_proportion_to_its_text)
 {
-	for (size_t i = 0; i < COUNT(json_texts); i++) {
-		const char *piece = json_texts[i].piece;
-		size_t n = repeat(json_texts[i].begin, piece, strlen(piece), json_texts[i].end);
+	for (size_t i = 0; i < COUNT(documents); i++) {
+		const char *piece = documents[i].piece;
+		size_t n = repeat(documents[i].begin, piece, strlen(piece), documents[i].end);
 		struct json_document *document;
 
 		inject_peak();
@@ -109,9 +109,9 @@ static int compare_twice(void *path)
 
 TEST(configurations_results_and_headers_take_memory_in_proportion_to_their_text)
 {
-	for (size_t i = 0; i < COUNT(json_texts); i++) {
-		const char *piece = json_texts[i].piece;
-		size_t n = repeat(json_texts[i].begin, piece, strlen(piece), json_texts[i].end);
+	for (size_t i = 0; i < COUNT(documents); i++) {
+		const char *piece = documents[i].piece;
+		size_t n = repeat(documents[i].begin, piece, strlen(piece), documents[i].end);
 		const char *path = written("x.json", text, n);
 		struct nvs_checkpoint *checkpoint;
 		struct nvs_config *config;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Separators come before a value: each function begins by calling begin_value.
+ * Separators come before a value: each function begins by calling begin_value. Text for people has
+ * the names on the left and values from column VALUE_COLUMN on.
  */
 #include "base/json/write.h"
 
@@ -11,7 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "base/text.h"
+
+#define VALUE_COLUMN 28
 
 static void new_line(const struct json_writer *json)
 {
@@ -59,8 +63,32 @@ static void put_string(const struct json_writer *json, const char *text)
 	fputc('"', json->file);
 }
 
+/* Begins a line of text for people: the name that the key stands for, or a dash for an element.
+ * Width 0: of an object or list. */
+static void begin_line(struct json_writer *json, const char *key, int width)
+{
+	int indent = 2 * __builtin_popcountll(json->keyed);
+	char name[64];
+
+	snprintf(name, sizeof(name), "%s", key ? key : "-");
+	for (char *c = name; *c && width; c++)
+		*c = *c == '_' ? ' ' : *c;
+	if (json->in_row && json->more)
+		fprintf(json->file, "%s%s", key ? ", " : "", key ? name : "");
+	else
+		fprintf(json->file, "%s%*s%s%-*s", json->begun ? "\n" : "", indent, "",
+			json->in_row ? "- " : "",
+			key && width && !json->in_row ? width - indent : 0, name);
+	json->begun = json->more = true;
+}
+
 static void begin_value(struct json_writer *json, const char *key)
 {
+	if (json->plain) {
+		begin_line(json, key, VALUE_COLUMN);
+		fputc(' ', json->file);
+		return;
+	}
 	if (json->more)
 		fputc(',', json->file);
 	if (json->depth)
@@ -74,22 +102,34 @@ static void begin_value(struct json_writer *json, const char *key)
 
 static void open_container(struct json_writer *json, const char *key, char bracket)
 {
-	begin_value(json, key);
-	fputc(bracket, json->file);
+	if (!json->plain) {
+		begin_value(json, key);
+		fputc(bracket, json->file);
+	} else if (key) {
+		begin_line(json, key, 0);
+	} else if (json->more) {
+		fputc('\n', json->file);
+	}
 	json->depth++;
-	json->more = false;
+	json->keyed = json->keyed << 1 | (key && !json->in_row);
+	json->more = json->in_row && json->more;
 }
 
 static void close_container(struct json_writer *json, char bracket)
 {
 	assert(json->depth);
 	json->depth--;
-	if (!json->more && json->indent)
-		fputc('\n', json->file); /* like fio, which breaks the line in an empty list */
-	new_line(json);
-	fputc(bracket, json->file);
+	if (json->plain) {
+		fputs(!json->more && json->keyed & 1 ? " none" : "", json->file);
+	} else {
+		if (!json->more && json->indent)
+			fputc('\n', json->file); /* like fio, in an empty list */
+		new_line(json);
+		fputc(bracket, json->file);
+	}
+	json->keyed >>= 1;
 	json->more = true;
-	if (!json->depth && json->indent)
+	if (!json->depth && (json->indent || json->plain))
 		fputc('\n', json->file);
 }
 
@@ -98,8 +138,16 @@ void json_open_object(struct json_writer *json, const char *key)
 	open_container(json, key, '{');
 }
 
+void json_open_row(struct json_writer *json)
+{
+	json->more &= !json->plain; /* no line between it and the row before */
+	open_container(json, NULL, '{');
+	json->in_row = json->plain;
+}
+
 void json_close_object(struct json_writer *json)
 {
+	json->in_row = false;
 	close_container(json, '}');
 }
 
@@ -115,8 +163,13 @@ void json_close_list(struct json_writer *json)
 
 void json_text(struct json_writer *json, const char *key, const char *text)
 {
+	if (json->plain && !*text)
+		return;
 	begin_value(json, key);
-	put_string(json, text);
+	if (json->plain)
+		print_visible(json->file, text);
+	else
+		put_string(json, text);
 }
 
 void json_texts(struct json_writer *json, const char *key, const char *const *texts, unsigned n)
@@ -130,11 +183,16 @@ void json_texts(struct json_writer *json, const char *key, const char *const *te
 void json_bool(struct json_writer *json, const char *key, bool value)
 {
 	begin_value(json, key);
-	fputs(value ? "true" : "false", json->file);
+	if (json->plain)
+		fputs(value ? "yes" : "no", json->file);
+	else
+		fputs(value ? "true" : "false", json->file);
 }
 
 void json_null(struct json_writer *json, const char *key)
 {
+	if (json->plain)
+		return;
 	begin_value(json, key);
 	fputs("null", json->file);
 }
@@ -151,7 +209,12 @@ void json_number(struct json_writer *json, const char *key, const char *format, 
 
 void json_count(struct json_writer *json, const char *key, uint64_t count)
 {
-	json_number(json, key, "%" PRIu64, count);
+	char size[32];
+
+	if (json->plain && key && strstr(key, "bytes"))
+		json_number(json, key, "%s", size_text(count, size));
+	else
+		json_number(json, key, "%" PRIu64, count);
 }
 
 void json_signed(struct json_writer *json, const char *key, int64_t number)
@@ -161,7 +224,10 @@ void json_signed(struct json_writer *json, const char *key, int64_t number)
 
 void json_real(struct json_writer *json, const char *key, double value)
 {
-	json_number(json, key, "%f", isfinite(value) ? value : 0);
+	if (json->plain)
+		json_exact(json, key, value);
+	else
+		json_number(json, key, "%f", isfinite(value) ? value : 0);
 }
 
 void json_exact(struct json_writer *json, const char *key, double value)
@@ -172,9 +238,13 @@ void json_exact(struct json_writer *json, const char *key, double value)
 		json_null(json, key);
 		return;
 	}
+	if (json->plain && key && strstr(key, "bytes")) {
+		json_count(json, key, value < 0x1p63 ? (uint64_t)value : INT64_MAX);
+		return;
+	}
 	for (int digits = 15; digits <= 17; digits++) {
-		snprintf(text, sizeof(text), "%.*g", digits, value);
-		if (strtod(text, NULL) == value)
+		snprintf(text, sizeof(text), "%.*g", json->plain ? 4 : digits, value);
+		if (json->plain || strtod(text, NULL) == value)
 			break;
 	}
 	json_number(json, key, "%s", text);

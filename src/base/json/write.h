@@ -2,6 +2,10 @@
 /*
  * Writes JSON to a file incrementally: members of the open object, or, with a NULL key, elements of
  * the open list or the document. A failed write sets the stream's error, which its owner checks.
+ *
+ * Or the same members as text for people: a line each, "numa_nodes" as "numa nodes", with those of
+ * an object indented below its key. Members that are null or empty are left out, numbers of bytes
+ * are sizes, such as 1.50 GiB, and characters that a terminal obeys are \xHH.
  */
 #ifndef BASE_JSON_WRITE_H
 #define BASE_JSON_WRITE_H
@@ -15,6 +19,8 @@ struct json_writer {
 	unsigned indent; /* spaces for each level; 0: everything on one line */
 	unsigned depth;
 	bool more; /* the open object or list has a value already */
+	bool plain, begun, in_row;
+	uint64_t keyed; /* of plain text: a bit for each open object or list, set if it has a key */
 };
 
 static inline struct json_writer json_to(FILE *file, unsigned indent)
@@ -22,8 +28,15 @@ static inline struct json_writer json_to(FILE *file, unsigned indent)
 	return (struct json_writer){.file = file, .indent = indent};
 }
 
+static inline struct json_writer json_as_text(FILE *file)
+{
+	return (struct json_writer){.file = file, .plain = true};
+}
+
 void json_open_object(struct json_writer *json, const char *key);
-void json_close_object(struct json_writer *json);
+/* An element of the open list, which text has on one line. */
+void json_open_row(struct json_writer *json);
+void json_close_object(struct json_writer *json); /* a row, too */
 void json_open_list(struct json_writer *json, const char *key);
 void json_close_list(struct json_writer *json);
 

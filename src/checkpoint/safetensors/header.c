@@ -7,7 +7,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,19 +28,11 @@ struct header_reader {
 };
 
 /* Fails with "PATH: TEXT", or "PATH: tensor NAME: TEXT" while a tensor is read. */
-__attribute__((format(printf, 2, 3))) static int reject(const struct header_reader *reader,
-							const char *format, ...)
-{
-	const char *name = reader->tensor ? reader->tensor->name : "";
-	char text[sizeof(reader->error->text)];
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(text, sizeof(text), format, args);
-	va_end(args);
-	return error_about(reader->error, -EINVAL, name, 0, 0, "%s:%s%s%s %s", reader->path,
-			   *name ? " tensor " : "", name, *name ? ":" : "", text);
-}
+#define REJECT(reader, format, ...)                                                                \
+	error_about((reader)->error, -EINVAL, NAME(reader), 0, 0, "%s:%s%s%s " format,             \
+		    (reader)->path, *NAME(reader) ? " tensor " : "", NAME(reader),                 \
+		    *NAME(reader) ? ":" : "", ##__VA_ARGS__)
+#define NAME(reader) ((reader)->tensor ? (reader)->tensor->name : "")
 
 static int no_memory(const struct header_reader *reader)
 {
@@ -57,7 +48,7 @@ static int unexpected(const struct header_reader *reader, const struct json_valu
 
 	snprintf(raw, sizeof(raw), "%.*s", (int)(value->raw_length < 40 ? value->raw_length : 40),
 		 value->raw);
-	return reject(reader, "found %s where %s is expected",
+	return REJECT(reader, "found %s where %s is expected",
 		      value->type >= JSON_STRING ? kinds[value->type] : raw, expected);
 }
 
@@ -77,7 +68,7 @@ static int read_dtype(const struct header_reader *reader, const struct json_valu
 		return unexpected(reader, value, "dtype as a string such as \"BF16\"");
 	if (strlen(value->string) != value->length ||
 	    nvs_dtype_parse(value->string, &reader->tensor->dtype))
-		return reject(reader,
+		return REJECT(reader,
 			      "dtype %.15s is not one of safetensors's, such as F32, F16, BF16, "
 			      "I64 or U8",
 			      value->string);
@@ -91,7 +82,7 @@ static int read_shape(const struct header_reader *reader, const struct json_valu
 	if (value->type != JSON_ARRAY)
 		return unexpected(reader, value, "shape as an array of whole numbers");
 	if (value->count > NVS_NDIM_MAX)
-		return reject(reader, "shape has %u dimensions; allowed are up to %u", value->count,
+		return REJECT(reader, "shape has %u dimensions; allowed are up to %u", value->count,
 			      NVS_NDIM_MAX);
 	tensor->shape = calloc(value->count + 1u, sizeof(*tensor->shape));
 	if (!tensor->shape)
@@ -102,7 +93,7 @@ static int read_shape(const struct header_reader *reader, const struct json_valu
 			return unexpected(reader, item, "a whole number of 0 or more in shape");
 	}
 	if (!shape_numel(tensor->shape, tensor->ndim, &tensor->numel))
-		return reject(reader, "its shape has more elements than 64 bits can count");
+		return REJECT(reader, "its shape has more elements than 64 bits can count");
 	return 0;
 }
 
@@ -116,21 +107,21 @@ static int read_offsets(const struct header_reader *reader, const struct json_va
 	if (value->type != JSON_ARRAY)
 		return unexpected(reader, value, "data_offsets as an array of two whole numbers");
 	if (value->count != 2)
-		return reject(reader, "data_offsets has %u numbers, and needs two", value->count);
+		return REJECT(reader, "data_offsets has %u numbers, and needs two", value->count);
 	for (int i = 0; i < 2; i++, item = item->next)
 		if (!read_count(item, &offsets[i]))
 			return unexpected(reader, item,
 					  "a whole number of 0 or more in data_offsets");
 	if (offsets[1] < offsets[0])
-		return reject(
+		return REJECT(
 			reader,
 			"data_offsets must be two numbers, the second not less than the first");
 	if (offsets[1] - offsets[0] != tensor->nbytes)
-		return reject(reader, "data_offsets span %llu bytes, but dtype and shape need %llu",
+		return REJECT(reader, "data_offsets span %llu bytes, but dtype and shape need %llu",
 			      (unsigned long long)(offsets[1] - offsets[0]),
 			      (unsigned long long)tensor->nbytes);
 	if (reader->checkpoint->has_data && offsets[1] > reader->data_bytes)
-		return reject(reader,
+		return REJECT(reader,
 			      "its data ends %llu bytes behind the header, but the file has only "
 			      "%llu: it is truncated, or its header is wrong",
 			      (unsigned long long)offsets[1],
@@ -147,10 +138,10 @@ static int check_keys(const struct header_reader *reader, const struct json_valu
 	for (const struct json_value *member = object->first; member; member = member->next)
 		for (size_t i = 0; i < COUNT_OF(keys) && member->earlier; i++)
 			if (strlen(keys[i]) == member->key_length && !strcmp(keys[i], member->key))
-				return reject(reader, "%s appears twice", member->key);
+				return REJECT(reader, "%s appears twice", member->key);
 	for (size_t i = 0; i < 2; i++)
 		if (!json_member(object, keys[i]))
-			return reject(reader, "has no %s", keys[i]);
+			return REJECT(reader, "has no %s", keys[i]);
 	return 0;
 }
 
@@ -162,10 +153,10 @@ static int count_bytes(const struct header_reader *reader, struct entry *tensor)
 	unsigned __int128 all = (unsigned __int128)tensor->numel * bits;
 
 	if (all % 8)
-		return reject(reader, "%llu elements of %u bits fill no whole number of bytes",
+		return REJECT(reader, "%llu elements of %u bits fill no whole number of bytes",
 			      (unsigned long long)tensor->numel, bits);
 	if (all / 8 > DATA_MAX - checkpoint->nbytes)
-		return reject(reader,
+		return REJECT(reader,
 			      "the checkpoint has more than the %llu bytes that are allowed",
 			      DATA_MAX);
 	tensor->nbytes = (uint64_t)(all / 8);
@@ -181,7 +172,7 @@ static int add_tensor(struct header_reader *reader, const struct json_value *mem
 	int rc;
 
 	if (member->earlier)
-		return reject(reader, "tensor %s appears twice", member->key);
+		return REJECT(reader, "tensor %s appears twice", member->key);
 	tensor->name = strdup(member->key);
 	if (!tensor->name)
 		return no_memory(reader);
@@ -203,7 +194,7 @@ static int add_tensor(struct header_reader *reader, const struct json_value *mem
 		return rc;
 	if (offsets)
 		return read_offsets(reader, offsets);
-	return !checkpoint->has_data ? 0 : reject(reader, "has no data_offsets");
+	return !checkpoint->has_data ? 0 : REJECT(reader, "has no data_offsets");
 }
 
 static int read_tensors(struct header_reader *reader, const struct json_value *root)
@@ -222,7 +213,7 @@ static int read_tensors(struct header_reader *reader, const struct json_value *r
 			continue;
 		}
 		if (member->earlier)
-			return reject(reader, "__metadata__ appears twice");
+			return REJECT(reader, "__metadata__ appears twice");
 		if (member->type == JSON_NULL)
 			continue;
 		if (member->type != JSON_OBJECT)

@@ -8,7 +8,6 @@
 #include <assert.h>
 #include <endian.h>
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,18 +90,9 @@ struct machine {
 	struct nvs_error *error;
 };
 
-__attribute__((format(printf, 2, 3))) static int reject(const struct machine *machine,
-							const char *format, ...)
-{
-	char text[sizeof(machine->error->text)];
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(text, sizeof(text), format, args);
-	va_end(args);
-	return error_set(machine->error, -EINVAL, "%s: its pickle, byte %zu: %s", machine->path,
-			 (size_t)(machine->at - machine->begin), text);
-}
+#define REJECT(machine, format, ...)                                                               \
+	error_set((machine)->error, -EINVAL, "%s: its pickle, byte %zu: " format, (machine)->path, \
+		  (size_t)((machine)->at - (machine)->begin), ##__VA_ARGS__)
 
 static int no_memory(const struct machine *machine)
 {
@@ -204,7 +194,7 @@ static int add_to_top(struct machine *machine, enum object_kind kind, struct obj
 	struct object *to = top(machine);
 
 	if (!to || to->kind != kind || (kind == OBJECT_DICT && n % 2))
-		return reject(machine, "values without a %s",
+		return REJECT(machine, "values without a %s",
 			      kind == OBJECT_DICT ? "dictionary" : "list");
 	for (size_t i = 0; i < n; i++) {
 		if (to->n == to->room) {
@@ -230,7 +220,7 @@ static int memorize(struct machine *machine, uint64_t number)
 	struct object **memo;
 
 	if (!object || number > machine->nmemo)
-		return reject(machine, "value %llu of the memo before others",
+		return REJECT(machine, "value %llu of the memo before others",
 			      (unsigned long long)number);
 	memo = array_room(machine->memo, machine->nmemo, &machine->memo_room, sizeof(*memo));
 	if (!memo)
@@ -253,13 +243,13 @@ static int push_name(struct machine *machine, const char *module, size_t module_
 	int n;
 
 	if (module_bytes >= NAME_BYTES || name_bytes >= NAME_BYTES)
-		return reject(machine, "a name of %zu bytes", module_bytes + name_bytes);
+		return REJECT(machine, "a name of %zu bytes", module_bytes + name_bytes);
 	n = snprintf(text, sizeof(text), "%.*s.%.*s", (int)module_bytes, module, (int)name_bytes,
 		     name);
 	if (n >= 0 && (size_t)n == module_bytes + name_bytes + 1)
 		object.name = pickle_name_find(text);
 	if (!object.name)
-		return reject(machine,
+		return REJECT(machine,
 			      "it names %s, which is not among what a checkpoint may have; nothing "
 			      "of it was executed",
 			      text);
@@ -297,7 +287,7 @@ static int push_storage(struct machine *machine, const struct object *id)
 	    items[1]->name->use != NAME_STORAGE || items[2]->kind != OBJECT_STRING ||
 	    strlen(items[2]->text) != items[2]->length ||
 	    !is_count(items[4], &object.storage.numel))
-		return reject(machine, "a reference that is no storage");
+		return REJECT(machine, "a reference that is no storage");
 	object.storage.type = items[1]->name;
 	object.storage.key = items[2]->text;
 	return push_copy(machine, &object);
@@ -314,7 +304,7 @@ static int push_tensor(struct machine *machine, const struct object *arguments)
 	if (arguments->n < 4 || items[0]->kind != OBJECT_STORAGE ||
 	    !is_count(items[1], &object.tensor.offset) || !are_counts(items[2]) ||
 	    !are_counts(items[3]) || items[2]->n != items[3]->n)
-		return reject(machine, "a tensor with wrong arguments");
+		return REJECT(machine, "a tensor with wrong arguments");
 	object.tensor.storage = items[0];
 	object.tensor.shape = items[2];
 	object.tensor.stride = items[3];
@@ -342,11 +332,11 @@ static int call_name(struct machine *machine, const struct pickle_name *name,
 	if (use == NAME_FROM_TYPE) {
 		if (arguments->n < 3 || items[0]->kind != OBJECT_NAME ||
 		    items[2]->kind != OBJECT_TUPLE)
-			return reject(machine, "a tensor with wrong arguments");
+			return REJECT(machine, "a tensor with wrong arguments");
 		name = items[0]->name;
 		use = name->use;
 		if (use != NAME_TENSOR && use != NAME_UNREAD && use != NAME_PARAMETER)
-			return reject(machine, "a tensor that %s makes", name->text);
+			return REJECT(machine, "a tensor that %s makes", name->text);
 		arguments = items[2];
 		items = arguments->items;
 	}
@@ -361,14 +351,14 @@ static int call_name(struct machine *machine, const struct pickle_name *name,
 							  "subclass, or without data"});
 	case NAME_PARAMETER: /* (tensor, ...) */
 		if (!arguments->n || items[0]->kind != OBJECT_TENSOR)
-			return reject(machine, "a parameter that is no tensor");
+			return REJECT(machine, "a parameter that is no tensor");
 		return push_object(machine, items[0]);
 	case NAME_DICT:
 		return push_items(machine, OBJECT_DICT, NULL, 0);
 	case NAME_TUPLE:
 		if (!arguments->n ||
 		    (items[0]->kind != OBJECT_TUPLE && items[0]->kind != OBJECT_LIST))
-			return reject(machine, "a shape that is no tuple");
+			return REJECT(machine, "a shape that is no tuple");
 		return push_object(machine, items[0]);
 	case NAME_INSTANCE:
 		return push_copy(machine,
@@ -379,7 +369,7 @@ static int call_name(struct machine *machine, const struct pickle_name *name,
 	case NAME_STORAGE:
 		break;
 	}
-	return reject(machine, "a call of %s, which is no function", name->text);
+	return REJECT(machine, "a call of %s, which is no function", name->text);
 }
 
 /* ---- Operations ---- */
@@ -468,7 +458,6 @@ static const char *line_operand(struct machine *machine, size_t *nbytes)
 /* One operation; STOP sets the pickle's root. */
 static int do_operation(struct machine *machine)
 {
-	static const char ends_early[] = "it ends in the middle";
 	const uint8_t *at = operand(machine, 1), *bytes;
 	struct object made = {0}, **items, *to;
 	enum operation operation;
@@ -477,23 +466,23 @@ static int do_operation(struct machine *machine)
 	uint64_t number;
 
 	if (!at)
-		return reject(machine, ends_early);
+		return REJECT(machine, "it ends in the middle");
 	operation = *at;
 	at = operand(machine, forms[operation].number_bytes);
 	if (!at)
-		return reject(machine, ends_early);
+		return REJECT(machine, "it ends in the middle");
 	number = number_at(at, forms[operation].number_bytes);
 	bytes = operand(machine, forms[operation].counts ? number : 0);
 	if (!bytes)
-		return reject(machine, ends_early);
+		return REJECT(machine, "it ends in the middle");
 	n = forms[operation].values;
 	if (n == TO_MARK) {
 		if (!machine->nmarks)
-			return reject(machine, "values without a mark");
+			return REJECT(machine, "values without a mark");
 		n = above_mark(machine);
 		machine->nmarks--;
 	} else if (above_mark(machine) < n) {
-		return reject(machine, "values that are missing");
+		return REJECT(machine, "values that are missing");
 	}
 	machine->depth -= n;
 	items = machine->stack + machine->depth;
@@ -503,7 +492,7 @@ static int do_operation(struct machine *machine)
 	case PROTO:
 		return number >= 2 && number <= 5
 			       ? 0
-			       : reject(machine, "protocol %u; read are 2 to 5", (unsigned)number);
+			       : REJECT(machine, "protocol %u; read are 2 to 5", (unsigned)number);
 	case FRAME: /* its length is of no use here */
 		return 0;
 	case BINPUT:
@@ -514,7 +503,7 @@ static int do_operation(struct machine *machine)
 	case BINGET:
 	case LONG_BINGET:
 		return number < machine->nmemo ? push_object(machine, machine->memo[number])
-					       : reject(machine, "no value %llu in the memo",
+					       : REJECT(machine, "no value %llu in the memo",
 							(unsigned long long)number);
 
 	case NONE:
@@ -599,18 +588,18 @@ static int do_operation(struct machine *machine)
 		break;
 	case ADDITEMS:
 		return to && to->kind == OBJECT_INSTANCE ? 0
-							 : reject(machine, "values without a set");
+							 : REJECT(machine, "values without a set");
 
 	case GLOBAL:
 		for (int i = 0; i < 2; i++) {
 			lines[i] = line_operand(machine, &lengths[i]);
 			if (!lines[i])
-				return reject(machine, ends_early);
+				return REJECT(machine, "it ends in the middle");
 		}
 		return push_name(machine, lines[0], lengths[0], lines[1], lengths[1]);
 	case STACK_GLOBAL:
 		if (items[0]->kind != OBJECT_STRING || items[1]->kind != OBJECT_STRING)
-			return reject(machine, "a name that is no string");
+			return REJECT(machine, "a name that is no string");
 		return push_name(machine, items[0]->text, items[0]->length, items[1]->text,
 				 items[1]->length);
 	case BINPERSID:
@@ -618,22 +607,22 @@ static int do_operation(struct machine *machine)
 	case REDUCE:
 	case NEWOBJ: /* a class in place of a function */
 		if (items[0]->kind != OBJECT_NAME || items[1]->kind != OBJECT_TUPLE)
-			return reject(machine, "a call without a function or its arguments");
+			return REJECT(machine, "a call without a function or its arguments");
 		return call_name(machine, items[0]->name, items[1]);
 	case BUILD: /* the state of an object; that of a dictionary is of no use here */
 		if (!to || (to->kind != OBJECT_INSTANCE && to->kind != OBJECT_DICT))
-			return reject(machine, "a state of what has none");
+			return REJECT(machine, "a state of what has none");
 		if (to->kind == OBJECT_INSTANCE)
 			to->instance.state = items[0];
 		return 0;
 	case STOP:
 		if (machine->depth || machine->nmarks)
-			return reject(machine, "it ends with %zu values, not one",
+			return REJECT(machine, "it ends with %zu values, not one",
 				      machine->depth + 1);
 		machine->pickle->root = items[0];
 		return 0;
 	default:
-		return reject(machine, "operation 0x%02x, which torch.save does not write",
+		return REJECT(machine, "operation 0x%02x, which torch.save does not write",
 			      operation);
 	}
 	return push_copy(machine, &made);

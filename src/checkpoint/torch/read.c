@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,19 +52,10 @@ struct torch_reader {
 	char name[NVS_NAME_MAX + 1]; /* of the value that is visited */
 };
 
-__attribute__((format(printf, 2, 3))) static int reject(const struct torch_reader *reader,
-							const char *format, ...)
-{
-	char text[sizeof(reader->error->text)];
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(text, sizeof(text), format, args);
-	va_end(args);
-	return error_about(reader->error, -EINVAL, reader->name, 0, 0, "%s:%s%s%s %s", reader->path,
-			   *reader->name ? " tensor " : "", reader->name, *reader->name ? ":" : "",
-			   text);
-}
+#define REJECT(reader, format, ...)                                                                \
+	error_about((reader)->error, -EINVAL, (reader)->name, 0, 0, "%s:%s%s%s " format,           \
+		    (reader)->path, *(reader)->name ? " tensor " : "", (reader)->name,             \
+		    *(reader)->name ? ":" : "", ##__VA_ARGS__)
 
 static int no_memory(const struct torch_reader *reader)
 {
@@ -107,7 +97,7 @@ static int read_shape(const struct torch_reader *reader, const struct object *sh
 		      struct entry *entry)
 {
 	if (shape->n > NVS_NDIM_MAX)
-		return reject(reader, "it has %zu dimensions; allowed are up to %u", shape->n,
+		return REJECT(reader, "it has %zu dimensions; allowed are up to %u", shape->n,
 			      NVS_NDIM_MAX);
 	entry->shape = calloc(shape->n + 1, sizeof(*entry->shape));
 	if (!entry->shape)
@@ -116,7 +106,7 @@ static int read_shape(const struct torch_reader *reader, const struct object *sh
 	for (size_t i = 0; i < shape->n; i++)
 		entry->shape[i] = number_of(shape, i);
 	if (!shape_numel(entry->shape, entry->ndim, &entry->numel))
-		return reject(reader, "its shape has more elements than 64 bits can count");
+		return REJECT(reader, "its shape has more elements than 64 bits can count");
 	return 0;
 }
 
@@ -137,21 +127,21 @@ static int read_place(const struct torch_reader *reader, const struct object *te
 	record = zip_find(&reader->zip, name);
 	free(name);
 	if (!record)
-		return reject(reader, "its data, record data/%.100s, is missing", key);
+		return REJECT(reader, "its data, record data/%.100s, is missing", key);
 	if (__builtin_mul_overflow(storage->storage.numel,
 				   nvs_dtype_size(storage->storage.type->dtype), &nbytes) ||
 	    nbytes != record->nbytes)
-		return reject(reader,
+		return REJECT(reader,
 			      "its storage has %" PRIu64 " elements, but record data/%.100s "
 			      "%" PRIu64 " bytes",
 			      storage->storage.numel, key, record->nbytes);
 	if (__builtin_mul_overflow(entry->numel, size, &entry->nbytes) ||
 	    __builtin_mul_overflow(offset, size, &begin) ||
 	    __builtin_add_overflow(begin, entry->nbytes, &end) || end > record->nbytes)
-		return reject(reader, "it ends behind its storage of %" PRIu64 " bytes",
+		return REJECT(reader, "it ends behind its storage of %" PRIu64 " bytes",
 			      record->nbytes);
 	if (entry->nbytes > DATA_MAX - reader->checkpoint->nbytes)
-		return reject(reader, "the tensors have more than the %llu bytes that are allowed",
+		return REJECT(reader, "the tensors have more than the %llu bytes that are allowed",
 			      DATA_MAX);
 	entry->offset = record->data_at + begin;
 	entry->storage = (uint32_t)(record - reader->zip.records);
@@ -185,16 +175,16 @@ static int add_tensor(struct torch_reader *reader, const struct object *tensor)
 	int rc;
 
 	if (reader->nameless)
-		return reject(reader,
+		return REJECT(reader,
 			      "a tensor below it has a name that is no text in UTF-8, or more "
 			      "than %d bytes",
 			      NVS_NAME_MAX);
 	if (checkpoint->n + checkpoint->nunread == ENTRIES_MAX)
-		return reject(reader, "more than %u tensors", ENTRIES_MAX);
+		return REJECT(reader, "more than %u tensors", ENTRIES_MAX);
 	reader->listed += sizeof(*entry) + strlen(reader->name) +
 			  (shape ? shape->n * sizeof(uint64_t) : 0);
 	if (reader->listed > listed_max(reader))
-		return reject(reader,
+		return REJECT(reader,
 			      "more than %zu tensors, which a pickle of %zu bytes holds by "
 			      "holding the same lists many times",
 			      checkpoint->n + checkpoint->nunread, reader->pickle.nbytes);
@@ -243,7 +233,7 @@ static int visit(struct torch_reader *reader, const struct object *object, unsig
 	if (!has_items(object))
 		return 0;
 	if (depth > DEPTH_MAX)
-		return reject(reader, "dictionaries and lists more than %u deep", DEPTH_MAX);
+		return REJECT(reader, "dictionaries and lists more than %u deep", DEPTH_MAX);
 	for (size_t i = 0; i < object->n && !rc; i += step) {
 		const struct object *key = step == 2 ? object->items[i] : NULL;
 		const struct object *value = object->items[i + step - 1];
@@ -252,7 +242,7 @@ static int visit(struct torch_reader *reader, const struct object *object, unsig
 		int n = -1;
 
 		if (++reader->visits > VISITS_MAX || reader->visits > listed_max(reader))
-			return reject(reader,
+			return REJECT(reader,
 				      "more than %" PRIu64 " values, in a pickle of %zu bytes",
 				      reader->visits - 1, reader->pickle.nbytes);
 		if (value->kind != OBJECT_TENSOR && !has_items(value))
@@ -286,7 +276,7 @@ static int read_record(const struct torch_reader *reader, const struct zip_recor
 	int rc;
 
 	if (record->nbytes > HEADER_MAX)
-		return reject(reader, "record %s has %" PRIu64 " bytes; allowed are up to %u",
+		return REJECT(reader, "record %s has %" PRIu64 " bytes; allowed are up to %u",
 			      record->name, record->nbytes, HEADER_MAX);
 	*data = calloc(1, record->nbytes + 1);
 	if (!*data)
@@ -294,7 +284,7 @@ static int read_record(const struct torch_reader *reader, const struct zip_recor
 	rc = read_at(reader->fd, reader->path, record->data_at, *data, record->nbytes,
 		     reader->error);
 	if (!rc && zip_crc32(*data, record->nbytes) != record->crc)
-		rc = reject(reader, "record %s is damaged: its bytes do not have its checksum",
+		rc = REJECT(reader, "record %s is damaged: its bytes do not have its checksum",
 			    record->name);
 	return rc;
 }
@@ -316,7 +306,7 @@ static int check_byte_order(const struct torch_reader *reader)
 	rc = read_record(reader, record, &order);
 	assert(rc || order);
 	if (!rc && strcmp((const char *)order, "little") != 0)
-		rc = reject(reader, "its numbers are %.20s-endian; read is little-endian alone",
+		rc = REJECT(reader, "its numbers are %.20s-endian; read is little-endian alone",
 			    (const char *)order);
 	free(order);
 	return rc;
@@ -350,7 +340,7 @@ static int read_values(struct torch_reader *reader)
 			return no_memory(reader);
 	}
 	if (!reader->prefix)
-		return reject(reader, "it is a zip without data.pkl, so no file of torch.save");
+		return REJECT(reader, "it is a zip without data.pkl, so no file of torch.save");
 	assert(record);
 	rc = check_byte_order(reader);
 	if (!rc)
@@ -411,9 +401,9 @@ static int read_file(struct torch_reader *reader)
 	if (rc || checkpoint->n)
 		return rc;
 	if (!checkpoint->nunread)
-		return reject(reader, "holds no tensor");
+		return REJECT(reader, "holds no tensor");
 	snprintf(reader->name, sizeof(reader->name), "%s", checkpoint->unread[0].name);
-	return reject(reader, "it can't be read, and there is no other: %s",
+	return REJECT(reader, "it can't be read, and there is no other: %s",
 		      checkpoint->unread[0].why);
 }
 
@@ -429,7 +419,7 @@ int torch_load_fd(struct nvs_checkpoint *checkpoint, int fd, const char *path, b
 	if (!*is_torch)
 		return 0;
 	if (begin == OLD_BEGIN)
-		return reject(&reader,
+		return REJECT(&reader,
 			      "it has the form of torch.save before version 1.6: load it and "
 			      "save it again with a newer one");
 	rc = read_file(&reader);
@@ -487,13 +477,13 @@ static int read_element(struct torch_reader *reader, const struct object *tensor
 	const struct zip_record *record;
 	uint8_t *data = NULL;
 	float real;
-	int rc = tensor->tensor.unread ? reject(reader, "%s", tensor->tensor.unread)
+	int rc = tensor->tensor.unread ? REJECT(reader, "%s", tensor->tensor.unread)
 				       : read_shape(reader, tensor->tensor.shape, &entry);
 
 	if (!rc)
 		rc = read_place(reader, tensor, &entry);
 	if (!rc && (entry.numel != 1 || (entry.dtype != NVS_F32 && !whole)))
-		rc = reject(reader, "it must be one element of F32, I64 or U64");
+		rc = REJECT(reader, "it must be one element of F32, I64 or U64");
 	record = &reader->zip.records[entry.storage];
 	if (!rc)
 		rc = read_record(reader, record, &data);
@@ -522,7 +512,7 @@ static int read_count(struct torch_reader *reader, const char *const *keys, uint
 		object = item_of(object, keys[i]);
 	}
 	if (!object)
-		return reject(reader, "it is missing");
+		return REJECT(reader, "it is missing");
 	if (object->kind == OBJECT_INT && object->number >= 0) {
 		*count = (uint64_t)object->number;
 		return 0;
@@ -534,9 +524,9 @@ static int read_count(struct torch_reader *reader, const char *const *keys, uint
 	if (rc)
 		return rc;
 	if (!(value >= 0 && value <= 0x1p53))
-		return reject(reader, "it must be a whole number of 0 to 2^53");
+		return REJECT(reader, "it must be a whole number of 0 to 2^53");
 	*count = (uint64_t)value;
-	return (double)*count == value ? 0 : reject(reader, "it must be a whole number");
+	return (double)*count == value ? 0 : REJECT(reader, "it must be a whole number");
 }
 
 int torch_read_count(int fd, const char *path, const char *const *keys, uint64_t *count,
@@ -547,7 +537,7 @@ int torch_read_count(int fd, const char *path, const char *const *keys, uint64_t
 	int rc = 0;
 
 	if (begin_of(fd) != ZIP_BEGIN)
-		rc = reject(&reader, "it is no file of torch.save");
+		rc = REJECT(&reader, "it is no file of torch.save");
 	if (!rc)
 		rc = read_values(&reader);
 	if (!rc)

@@ -7,7 +7,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,17 +43,8 @@ static uint32_t get_u16(const uint8_t *at)
 	return (uint32_t)at[0] | (uint32_t)at[1] << 8;
 }
 
-__attribute__((format(printf, 2, 3))) static int reject(const struct zip_reader *reader,
-							const char *format, ...)
-{
-	char text[sizeof(reader->error->text)];
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(text, sizeof(text), format, args);
-	va_end(args);
-	return error_set(reader->error, -EINVAL, "%s: %s", reader->path, text);
-}
+#define REJECT(reader, format, ...)                                                                \
+	error_set((reader)->error, -EINVAL, "%s: " format, (reader)->path, ##__VA_ARGS__)
 
 static int no_memory(const struct zip_reader *reader)
 {
@@ -80,18 +70,18 @@ static int read_end(struct zip_reader *reader, const uint8_t *end, uint64_t end_
 	reader->at = get_u32(end + 16);
 	if (reader->count == FULL_16 || reader->nbytes == FULL_32 || reader->at == FULL_32) {
 		if (end_at < LOCATOR_BYTES + END64_BYTES)
-			return reject(reader, "its directory is damaged: no ZIP64 record");
+			return REJECT(reader, "its directory is damaged: no ZIP64 record");
 		rc = read_bytes(reader, end_at - LOCATOR_BYTES, bytes, LOCATOR_BYTES);
 		if (rc)
 			return rc;
 		at = get_u64(bytes + 8);
 		if (get_u32(bytes) != 0x07064b50 || at > end_at - LOCATOR_BYTES - END64_BYTES)
-			return reject(reader, "its directory is damaged: no ZIP64 record");
+			return REJECT(reader, "its directory is damaged: no ZIP64 record");
 		rc = read_bytes(reader, at, bytes, END64_BYTES);
 		if (rc)
 			return rc;
 		if (get_u32(bytes) != 0x06064b50)
-			return reject(reader,
+			return REJECT(reader,
 				      "its directory is damaged: no ZIP64 record at byte %llu",
 				      (unsigned long long)at);
 		reader->count = get_u64(bytes + 32);
@@ -99,13 +89,13 @@ static int read_end(struct zip_reader *reader, const uint8_t *end, uint64_t end_
 		reader->at = get_u64(bytes + 48);
 	}
 	if (reader->at > end_at || reader->nbytes > end_at - reader->at)
-		return reject(reader, "its directory is damaged: it should have %llu bytes at %llu",
+		return REJECT(reader, "its directory is damaged: it should have %llu bytes at %llu",
 			      (unsigned long long)reader->nbytes, (unsigned long long)reader->at);
 	if (reader->nbytes > HEADER_MAX)
-		return reject(reader, "a directory of %llu bytes; allowed are up to %u",
+		return REJECT(reader, "a directory of %llu bytes; allowed are up to %u",
 			      (unsigned long long)reader->nbytes, HEADER_MAX);
 	if (reader->count > reader->nbytes / CENTRAL_BYTES)
-		return reject(reader, "its directory is damaged: %llu records in %llu bytes",
+		return REJECT(reader, "its directory is damaged: %llu records in %llu bytes",
 			      (unsigned long long)reader->count,
 			      (unsigned long long)reader->nbytes);
 	return 0;
@@ -128,7 +118,7 @@ static int find_end(struct zip_reader *reader)
 			end = tail + i - END_BYTES;
 	if (!rc)
 		rc = end ? read_end(reader, end, begin + (uint64_t)(end - tail))
-			 : reject(reader,
+			 : REJECT(reader,
 				  "it is no zip: it is truncated, or no file of torch.save");
 	free(tail);
 	return rc;
@@ -171,12 +161,12 @@ static int read_record(struct zip_reader *reader, const uint8_t *at, size_t left
 	size_t name_bytes, extra_bytes;
 
 	if (left < CENTRAL_BYTES || get_u32(at) != 0x02014b50)
-		return reject(reader, "its directory is damaged at record %zu", reader->zip->n);
+		return REJECT(reader, "its directory is damaged at record %zu", reader->zip->n);
 	name_bytes = get_u16(at + 28);
 	extra_bytes = get_u16(at + 30);
 	*used = CENTRAL_BYTES + name_bytes + extra_bytes + get_u16(at + 32);
 	if (*used > left || memchr(at + CENTRAL_BYTES, 0, name_bytes))
-		return reject(reader, "its directory is damaged at record %zu", reader->zip->n);
+		return REJECT(reader, "its directory is damaged at record %zu", reader->zip->n);
 	record->name = strndup((const char *)at + CENTRAL_BYTES, name_bytes);
 	if (!record->name)
 		return no_memory(reader);
@@ -186,9 +176,9 @@ static int read_record(struct zip_reader *reader, const uint8_t *at, size_t left
 	record->nbytes = get_u32(at + 24);
 	record->header_at = get_u32(at + 42);
 	if (!read_extra(at + CENTRAL_BYTES + name_bytes, extra_bytes, fields))
-		return reject(reader, "record %s has damaged extra fields", record->name);
+		return REJECT(reader, "record %s has damaged extra fields", record->name);
 	if (get_u16(at + 10) || packed != record->nbytes || get_u16(at + 8) & ENCRYPTED)
-		return reject(reader,
+		return REJECT(reader,
 			      "record %s is compressed or encrypted: torch.save does neither",
 			      record->name);
 
@@ -198,17 +188,17 @@ static int read_record(struct zip_reader *reader, const uint8_t *at, size_t left
 
 	/* Where the data begins, which only the record's own header says. */
 	if (record->header_at > reader->at || reader->at - record->header_at < LOCAL_BYTES)
-		return reject(reader, "record %s begins in the directory", record->name);
+		return REJECT(reader, "record %s begins in the directory", record->name);
 	rc = read_bytes(reader, record->header_at, local, sizeof(local));
 	if (rc)
 		return rc;
 	if (get_u32(local) != 0x04034b50)
-		return reject(reader, "record %s has no header at byte %llu", record->name,
+		return REJECT(reader, "record %s has no header at byte %llu", record->name,
 			      (unsigned long long)record->header_at);
 	record->data_at = record->header_at + LOCAL_BYTES + get_u16(local + 26) +
 			  get_u16(local + 28);
 	if (__builtin_add_overflow(record->data_at, record->nbytes, &end) || end > reader->at)
-		return reject(
+		return REJECT(
 			reader,
 			"record %s has %llu bytes at %llu, behind the directory's begin at %llu",
 			record->name, (unsigned long long)record->nbytes,
@@ -242,7 +232,7 @@ static int check_records(const struct zip_reader *reader)
 		const struct zip_record *record = &zip->records[i];
 
 		if (i && record[-1].data_at + record[-1].nbytes > record->header_at)
-			return reject(reader, "records %s and %s overlap", record[-1].name,
+			return REJECT(reader, "records %s and %s overlap", record[-1].name,
 				      record->name);
 		/* A single record may have a CRC-32 of 0. */
 		has_sums |= record->crc;
@@ -251,9 +241,9 @@ static int check_records(const struct zip_reader *reader)
 	qsort(zip->records, zip->n, sizeof(*zip->records), by_name);
 	for (size_t i = 1; i < zip->n; i++)
 		if (!strcmp(zip->records[i - 1].name, zip->records[i].name))
-			return reject(reader, "two records have the name %s", zip->records[i].name);
+			return REJECT(reader, "two records have the name %s", zip->records[i].name);
 	if (has_data && !has_sums)
-		return reject(
+		return REJECT(
 			reader,
 			"it has no CRC-32, so nothing shows that it is whole: "
 			"torch.serialization.set_crc32_options(False) was called where it was "

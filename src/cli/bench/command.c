@@ -42,9 +42,11 @@ static int load_model(const struct bench_options *options, const struct options_
 	return 0;
 }
 
-static int load_config(const struct bench_options *options, const struct options_given *given,
-		       struct nvs_config *config, struct nvs_error *error)
+static int load_config(const struct bench_job *job, struct nvs_error *error)
 {
+	const struct bench_options *options = &job->options;
+	const struct options_given *given = &job->given;
+	struct nvs_config *config = job->config;
 	bool resident = bench_option_given(given, "max-in-cpu");
 	const struct {
 		bool given;
@@ -63,7 +65,6 @@ static int load_config(const struct bench_options *options, const struct options
 	};
 	struct nvs_error unused = {.size = sizeof(unused)};
 	struct model model;
-	uint64_t rank = options->rank;
 	int rc;
 
 	nvs_config_set_log(config, say_log, NULL);
@@ -90,10 +91,8 @@ static int load_config(const struct bench_options *options, const struct options
 						   error);
 	if (rc)
 		return rc;
-	/* Ranks that were not given are counted from 0 within a stage. */
-	if (!bench_option_given(given, "rank"))
-		rank += setting_number(config, "nvswap.rank");
-	rc = nvs_config_set_number(config, "nvswap.rank", rank, error);
+	rc = nvs_config_set_number(config, "nvswap.rank",
+				   setting_number(config, "nvswap.rank") + job->rank, error);
 	if (rc || !setting_number(config, "nvswap.keep"))
 		return rc;
 	/* A benchmark must never overwrite a kept store. */
@@ -142,7 +141,7 @@ static int prepare_job(struct bench_job *job, struct nvs_error *error)
 	rc = nvs_config_open(&job->config, error);
 	if (rc)
 		return rc;
-	rc = load_config(options, &job->given, job->config, error);
+	rc = load_config(job, error);
 	if (!rc)
 		rc = choose_block(options, job->config, &job->block, error);
 	if (rc)
@@ -173,7 +172,6 @@ static int prepare_job(struct bench_job *job, struct nvs_error *error)
 struct bench {
 	struct bench_plan plan;
 	const struct bench_result *results[JOBS_MAX]; /* NULL: no memory for any */
-	struct disk_watch disks;
 	struct output output;
 	bool prepared;
 	bool written; /* this run's output has begun */
@@ -185,16 +183,19 @@ static void write_report(struct bench *bench, const struct bench_report *report)
 {
 	unsigned formats = bench->plan.run.formats;
 	FILE *file = bench->output.file;
+	struct json_writer json;
 
 	if (!bench->written && output_begin(&bench->output))
 		bench->failed = STATUS_FAILED;
 	bench->written = true;
 	if (bench->failed)
 		return;
+	json = json_to(file, 2);
 	if (!report && formats & FORMATS_JSON)
-		forecast_json(file, &bench->plan);
+		forecast_write(&json, &bench->plan);
+	json = json_as_text(file);
 	if (!report && formats & 1u << FORMAT_NORMAL)
-		forecast_text(file, &bench->plan);
+		forecast_write(&json, &bench->plan);
 	/* In fio's order. */
 	if (report && ((formats & FORMATS_JSON && report_json(file, report)) ||
 		       (formats & 1u << FORMAT_NORMAL && report_text(file, report)))) {
@@ -257,10 +258,7 @@ int bench_run_plan(struct bench_plan *plan)
 	if (dry_run && bench.prepared) {
 		write_report(&bench, NULL);
 	} else if (!status) {
-		disks_begin(&bench.disks, &bench.plan);
 		status = stages_run(&bench.plan, bench.results, write_status, &bench);
-		disks_end(&bench.disks);
-		report.disks = &bench.disks;
 	}
 	/* Without results, text would only replace the report of an earlier run. */
 	for (unsigned i = 0; i < plan->n && bench.results[i]; i++)

@@ -232,88 +232,44 @@ int forecast_space(const struct bench_plan *plan, unsigned *index, struct nvs_er
 
 /* ---- --dry-run ---- */
 
-void forecast_text(FILE *file, const struct bench_plan *plan)
+void forecast_write(struct json_writer *json, const struct bench_plan *plan)
 {
 	double all[2] = {0};
 	struct forecast forecast;
 
-	for (unsigned i = 0; i < plan->n; i++) {
-		const struct bench_job *job = &plan->jobs[i];
-		int rc = forecast_job(job, &forecast, NULL); /* said by forecast_space */
-		bool exact = !strcmp(forecast.bytes_are, "exact");
-		bool steps = job->options.rw == RW_STEP || job->options.rw == RW_PARAMS;
-
-		print_visible(file, job->name);
-		fprintf(file, ": rw=%s", bench_rw_name(job->options.rw));
-		if (job->model.n)
-			fprintf(file, ", %zu tensor%s of %s together", job->model.n,
-				plural(job->model.n), SIZE((double)job->model.nbytes));
-		fputc('\n', file);
-		if (!rc && !forecast.nplaces)
-			fprintf(file, "  space  : %s of host memory\n", SIZE(forecast.space));
-		for (unsigned p = 0; p < forecast.nplaces; p++) {
-			const struct place *place = &forecast.places[p];
-
-			fprintf(file, "  space  : %s on ", SIZE((double)place->need));
-			print_visible(file, place->path);
-			fprintf(file, " (%s, %s free)\n", place->filesystem,
-				SIZE((double)place->free));
-		}
-		for (int d = NVS_WRITE; d >= NVS_READ; d--) {
-			all[d] += forecast.bytes[d];
-			fprintf(file, "  %-7s: %s%s%s", d == NVS_WRITE ? "written" : "read",
-				exact ? "" : forecast.bytes_are, exact ? "" : " ",
-				SIZE(forecast.bytes[d]));
-			if (d == NVS_WRITE && forecast.pass_written > 0)
-				fprintf(file, ", %s of it in each %s", SIZE(forecast.pass_written),
-					steps ? "step" : "loop");
-			fputc('\n', file);
-		}
-		if (forecast.seconds > 0)
-			fprintf(file, "  time   : about %.1f s, without filling\n",
-				forecast.seconds);
-	}
-	if (plan->n > 1)
-		fprintf(file, "all jobs: %s written, %s read\n", SIZE(all[NVS_WRITE]),
-			SIZE(all[NVS_READ]));
-	fputs("Nothing was opened, created or moved.\n", file);
-}
-
-void forecast_json(FILE *file, const struct bench_plan *plan)
-{
-	struct json_writer json = json_to(file, 2);
-	struct forecast forecast;
-
-	json_open_object(&json, NULL);
-	json_text(&json, "nvswap version", nvs_version());
-	json_bool(&json, "dry_run", true);
-	json_open_list(&json, "jobs");
+	json_open_object(json, NULL);
+	json_text(json, "nvswap version", nvs_version());
+	json_bool(json, "dry_run", true);
+	json_open_list(json, "jobs");
 	for (unsigned i = 0; i < plan->n; i++) {
 		const struct bench_job *job = &plan->jobs[i];
 
-		forecast_job(job, &forecast, NULL);
-		json_open_object(&json, NULL);
-		json_text(&json, "jobname", job->name);
-		json_text(&json, "rw", bench_rw_name(job->options.rw));
-		json_count(&json, "space_bytes", whole(forecast.space));
-		json_open_list(&json, "paths");
+		forecast_job(job, &forecast, NULL); /* its errors are those of forecast_space */
+		json_open_object(json, NULL);
+		json_text(json, "jobname", job->name);
+		json_text(json, "rw", bench_rw_name(job->options.rw));
+		json_count(json, "space_bytes", whole(forecast.space));
+		json_open_list(json, "paths");
 		for (unsigned p = 0; p < forecast.nplaces; p++) {
-			json_open_object(&json, NULL);
-			json_text(&json, "path", forecast.places[p].path);
-			json_count(&json, "space_bytes", forecast.places[p].need);
-			json_count(&json, "free_bytes", forecast.places[p].free);
-			json_close_object(&json);
+			json_open_object(json, NULL);
+			json_text(json, "path", forecast.places[p].path);
+			json_count(json, "space_bytes", forecast.places[p].need);
+			json_count(json, "free_bytes", forecast.places[p].free);
+			json_close_object(json);
 		}
-		json_close_list(&json);
-		json_count(&json, "write_bytes", whole(forecast.bytes[NVS_WRITE]));
-		json_count(&json, "loop_write_bytes", whole(forecast.pass_written));
-		json_count(&json, "read_bytes", whole(forecast.bytes[NVS_READ]));
-		json_text(&json, "bytes_are", forecast.bytes_are);
+		json_close_list(json);
+		json_count(json, "write_bytes", whole(forecast.bytes[NVS_WRITE]));
+		json_count(json, "loop_write_bytes", whole(forecast.pass_written));
+		json_count(json, "read_bytes", whole(forecast.bytes[NVS_READ]));
+		json_text(json, "bytes_are", forecast.bytes_are);
 		if (forecast.seconds > 0)
-			json_exact(&json, "seconds", forecast.seconds);
-		json_close_object(&json);
+			json_exact(json, "seconds", forecast.seconds);
+		json_close_object(json);
+		all[NVS_READ] += forecast.bytes[NVS_READ];
+		all[NVS_WRITE] += forecast.bytes[NVS_WRITE];
 	}
-	json_close_list(&json);
-	json_close_object(&json);
-	fputc('\n', file);
+	json_close_list(json);
+	json_count(json, "write_bytes", whole(all[NVS_WRITE]));
+	json_count(json, "read_bytes", whole(all[NVS_READ]));
+	json_close_object(json);
 }

@@ -30,7 +30,6 @@ static const struct {
 		 "list, 256m, or a quarter more than is ever in use if that is more"},
 	{"verify", "compare every tensor that is read with what was written"},
 	{"seed", "of the tensors' contents (1)"},
-	{"rank", NULL},
 	{"dry-run", "print the space and bytes of the replay, and run nothing"},
 	{"trace", "a timeline of the replay, which can be replayed in turn"},
 	{"eta", NULL},

@@ -6,8 +6,7 @@
 #ifndef CLI_BENCH_RUN_H
 #define CLI_BENCH_RUN_H
 
-#include <stdio.h>
-
+#include "base/json/write.h"
 #include "cli/jobs/watch.h"
 
 /* Prepares the jobs of a plan, runs them and reports; frees the plan. Returns the exit status. */
@@ -19,8 +18,7 @@ int bench_run_plan(struct bench_plan *plan);
  */
 int forecast_space(const struct bench_plan *plan, unsigned *index, struct nvs_error *error);
 /* --dry-run: the forecast of each job, and the bytes of all. */
-void forecast_text(FILE *file, const struct bench_plan *plan);
-void forecast_json(FILE *file, const struct bench_plan *plan);
+void forecast_write(struct json_writer *json, const struct bench_plan *plan);
 
 /* Called at each --status-interval with the figures so far; results[i] is that of plan->jobs[i]. */
 typedef void stages_status_fn(void *arg, const struct bench_result *const *results);

@@ -60,8 +60,8 @@ const struct command_spec info_command = {
 	.name = "info",
 	.summary = "Reports what this machine and each path can do, and advises what to change.",
 	.notes = "Exit status: 0; 1 if a path can't be examined or the output can't be written; 2 "
-		 "for bad usage.\nIn JSON, null means unknown, and for memlock_bytes and "
-		 "memory_limit_bytes no limit.",
+		 "for bad usage.\nWhat is unknown is left out of the text, and null in JSON; of "
+		 "memlock_bytes and memory_limit_bytes it means no limit.",
 	.options = options,
 	.noptions = COUNT_OF(options),
 	.defaults = &defaults,
@@ -146,6 +146,7 @@ int cmd_info(int argc, char **argv)
 	struct values values = defaults;
 	struct options_given given;
 	struct output output;
+	struct json_writer json;
 	struct nvs_error error = {.size = sizeof(error)};
 	double daily;
 	int examined, status, closed,
@@ -168,10 +169,9 @@ int cmd_info(int argc, char **argv)
 	if (output_open(&output, values.report.output))
 		return STATUS_FAILED;
 	status = output_begin(&output);
-	if (!status && values.report.format == REPORT_JSON)
-		info_json(output.file, &report);
-	else if (!status)
-		info_text(output.file, &report);
+	json = report_writer(&values.report, output.file);
+	if (!status)
+		info_write(&json, &report);
 	closed = output_close(&output);
 	return examined ? examined : status ? status : closed;
 }

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The facts that nvswap info has collected, and the two forms in which it writes them.
+ * The facts that nvswap info has collected, and how it writes them.
  */
 #ifndef CLI_INFO_INFO_H
 #define CLI_INFO_INFO_H
-
-#include <stdio.h>
 
 #include "base/json/write.h"
 #include "base/numbers.h"
@@ -33,9 +31,7 @@ struct report {
 	const char *advice[NVS_PATHS_MAX * COUNT_OF(((struct nvs_advice *)NULL)->line)];
 };
 
-/* Failed writes set the stream's error, which the caller checks. */
-void info_text(FILE *out, const struct report *report);
-void info_json(FILE *out, const struct report *report);
+void info_write(struct json_writer *json, const struct report *report);
 
 /* The members "machine" and "ioengines". */
 void info_json_machine(struct json_writer *json, const struct nvs_machine_info *machine);

@@ -56,7 +56,6 @@ struct bench_options {
 	uint64_t thread_count; /* workers; 0: not given */
 	uint64_t rate;	       /* bytes a second in each direction; 0: no limit */
 	bool group_reporting;
-	uint64_t rank;		   /* which store under nvme_path */
 	bool stonewall, new_group; /* of job files */
 
 	const char *config, *model, *trace;

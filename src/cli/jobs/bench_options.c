@@ -144,9 +144,6 @@ static const struct option_spec option_specs[] = {
 		 "Rates include that work, CPU per GiB does not"},
 	{"seed", "N", OPTION_COUNT, FIELD(seed), .max = UINT64_MAX,
 	 .help = "seed of generated data and of random offsets (1)"},
-	{"rank", "N", OPTION_COUNT, FIELD(rank), .max = UINT32_MAX, .modes = TENSOR_MODES,
-	 .help = "use the store rank<N> under the directory (0, and the next one for each job "
-		 "that runs there at the same time)"},
 	{"description", "TEXT", OPTION_STRING, FIELD(description), .help = "text for the report"},
 	{"group-reporting", NULL, OPTION_FLAG, FIELD(group_reporting),
 	 .help = "report the jobs of a group as one"},
@@ -197,6 +194,8 @@ static const struct option_gone gone[] = {
 	{"percentile-list", "output-format=json has fio's percentiles, and json+ the histograms"},
 	{"checkpoint-format", CHECKPOINTS},
 	{"bssplit", "model=FILE has tensors of the sizes that a file of shapes names"},
+	{"rank", "jobs have stores of their own; \"nvswap\": {\"rank\": N} in the configuration is "
+		 "that of the first"},
 	{"startdelay", "give stonewall to jobs that start when others have ended"},
 	{NULL, NULL},
 };

@@ -8,13 +8,14 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/error.h"
+#include "base/files.h"
 #include "base/text.h"
 
 #define BYTES_MAX ((size_t)1 << 20)
@@ -25,23 +26,8 @@ struct chunk {
 	char bytes[];
 };
 
-static int __attribute__((format(printf, 5, 6)))
-fail(struct nvs_error *error, const char *file, unsigned line, int code, const char *format, ...)
-{
-	va_list args;
-	size_t n;
-
-	*error = (struct nvs_error){.size = sizeof(*error), .code = code, .line = line};
-	if (line)
-		snprintf(error->text, sizeof(error->text), "%.512s:%u: ", file, line);
-	else
-		snprintf(error->text, sizeof(error->text), "%.512s: ", file);
-	n = strlen(error->text);
-	va_start(args, format);
-	vsnprintf(error->text + n, sizeof(error->text) - n, format, args);
-	va_end(args);
-	return code;
-}
+#define FAIL(error, file, line, format, ...)                                                       \
+	error_about(error, -EINVAL, NULL, line, 0, "%.512s:%u: " format, file, line, __VA_ARGS__)
 
 /* n zeroed bytes and a 0 behind them, or NULL. */
 static void *keep_chunk(void **memory, size_t n)
@@ -82,18 +68,17 @@ int jobfile_expand(void **memory, struct jobfile_line *line, struct nvs_error *e
 		} else {
 			end = strchr(text, '}');
 			if (!end)
-				return fail(error, line->file, line->line, -EINVAL, "%s has no }",
-					    text);
+				return FAIL(error, line->file, line->line, "%s has no }", text);
 			length = (size_t)(end - text) - 2;
 			if (!length || length >= sizeof(name))
-				return fail(error, line->file, line->line, -EINVAL,
+				return FAIL(error, line->file, line->line,
 					    "${...} takes the name of an environment variable, of "
 					    "up to %zu bytes",
 					    sizeof(name) - 1);
 			snprintf(name, sizeof(name), "%.*s", (int)length, text + 2);
 			part = getenv(name);
 			if (!part)
-				return fail(error, line->file, line->line, -EINVAL,
+				return FAIL(error, line->file, line->line,
 					    "${%s} is not set: put %s=... before the command, or "
 					    "export it",
 					    name, name);
@@ -101,7 +86,7 @@ int jobfile_expand(void **memory, struct jobfile_line *line, struct nvs_error *e
 			text = end + 1;
 		}
 		if (length >= sizeof(expanded) - n)
-			return fail(error, line->file, line->line, -EINVAL,
+			return FAIL(error, line->file, line->line,
 				    "the value of %s has more than %d bytes", line->key,
 				    VALUE_MAX - 1);
 		memcpy(expanded + n, part, length);
@@ -109,7 +94,7 @@ int jobfile_expand(void **memory, struct jobfile_line *line, struct nvs_error *e
 	}
 	kept = keep_chunk(memory, n);
 	if (!kept)
-		return fail(error, line->file, 0, -ENOMEM, "out of memory");
+		return error_set(error, -ENOMEM, "%.512s: out of memory", line->file);
 	line->value = memcpy(kept, expanded, n);
 	return 0;
 }
@@ -191,35 +176,32 @@ int jobfile_read(struct jobfile *jobfile, const char *path, void **memory, struc
 {
 	bool standard_input = !strcmp(path, "-");
 	const char *name = standard_input ? "standard input" : path, *wrong;
-	int fd = standard_input ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC), failed = 0;
+	int fd = standard_input ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC), rc = -errno;
 	size_t nbytes = 0, most = 1;
-	ssize_t got = 1;
-	char *text, *end;
+	char *whole = NULL, *text = NULL, *end;
 
 	*jobfile = (struct jobfile){.n = 0};
-	if (fd < 0)
-		return fail(error, path, 0, -errno, "%s", nvs_strerror(-errno));
-	text = keep_chunk(memory, BYTES_MAX + 1);
-	while (text && got && !failed && nbytes <= BYTES_MAX) {
-		got = read(fd, text + nbytes, BYTES_MAX + 1 - nbytes);
-		failed = got < 0 && errno != EINTR ? -errno : 0;
-		nbytes += got > 0 ? (size_t)got : 0;
-	}
-	if (!standard_input)
+	if (fd >= 0)
+		rc = file_read_all(fd, BYTES_MAX, &whole, &nbytes);
+	if (fd >= 0 && !standard_input)
 		close(fd);
-	if (failed)
-		return fail(error, name, 0, failed, "%s", nvs_strerror(failed));
-	if (nbytes > BYTES_MAX)
-		return fail(error, name, 0, -EFBIG, "a job file has at most 1 MiB");
+	if (!rc && nbytes > BYTES_MAX)
+		rc = -EFBIG;
+	if (!rc && (text = keep_chunk(memory, nbytes)))
+		memcpy(text, whole, nbytes);
+	free(whole);
+	if (rc)
+		return error_set(error, rc, "%.512s: %s", name,
+				 rc == -EFBIG ? "a job file has at most 1 MiB" : nvs_strerror(rc));
 	/* The most sections and lines that a text of this length can have. */
-	for (size_t i = 0; i < nbytes; i++)
+	for (size_t i = 0; text && i < nbytes; i++)
 		most += text[i] == '\n';
 	if (text)
 		jobfile->sections = keep_chunk(memory, most * sizeof(*jobfile->sections));
 	if (jobfile->sections)
 		jobfile->lines = keep_chunk(memory, most * sizeof(*jobfile->lines));
 	if (!jobfile->lines)
-		return fail(error, name, 0, -ENOMEM, "out of memory");
+		return error_set(error, -ENOMEM, "%.512s: out of memory", name);
 	end = text + nbytes;
 	if (!strncmp(text, "\xef\xbb\xbf", 3))
 		text += 3; /* a byte order mark */
@@ -231,7 +213,7 @@ int jobfile_read(struct jobfile *jobfile, const char *path, void **memory, struc
 		wrong = strlen(text) < (size_t)(next - text) ? "a byte of 0: this is no text"
 							     : add_line(jobfile, name, line, text);
 		if (wrong)
-			return fail(error, name, line, -EINVAL, "%s", wrong);
+			return FAIL(error, name, line, "%s", wrong);
 		text = next + 1;
 	}
 	return 0;

@@ -246,70 +246,6 @@ static int plan_typed(struct planner *planner)
 	return rc ? rc : add_job(planner, bench_rw_name(level.options.rw), "--numjobs", &level);
 }
 
-static bool has_rank(const struct bench_job *job)
-{
-	return bench_option_given(&job->given, "rank");
-}
-
-static bool share_directory(const struct bench_job *a, const struct bench_job *b)
-{
-	const struct option_list *ours = &a->options.nvme_path, *theirs = &b->options.nvme_path;
-
-	for (unsigned i = 0; i < ours->n; i++)
-		for (unsigned j = 0; j < theirs->n; j++)
-			if (!strcmp(ours->items[i], theirs->items[j]))
-				return true;
-	return !ours->n && !theirs->n;
-}
-
-/* The job of this stage, before `end`, that was given the rank, and shares a path with `like`
- * (NULL: any). */
-static const struct bench_job *with_rank(const struct bench_plan *plan, const struct bench_job *end,
-					 unsigned stage, uint64_t rank,
-					 const struct bench_job *like)
-{
-	for (const struct bench_job *job = plan->jobs; job < end; job++)
-		if (job->stage == stage && job->options.rank == rank && has_rank(job) &&
-		    (!like || share_directory(job, like)))
-			return job;
-	return NULL;
-}
-
-/*
- * Counts the clones' ranks up from a given rank; two jobs must not share a store. Then jobs without
- * a given rank get the lowest free ones of their stage, so each has its own store.
- */
-static int choose_ranks(struct bench_plan *plan)
-{
-	struct bench_job *end = plan->jobs + plan->n;
-	uint64_t next = 0;
-
-	for (struct bench_job *job = plan->jobs; job < end; job++) {
-		const struct bench_job *other;
-
-		if (!has_rank(job))
-			continue;
-		job->options.rank += job->clone;
-		other = with_rank(plan, job, job->stage, job->options.rank, job);
-		if (other) {
-			say("jobs %s and %s run at the same time on the same path, and both have "
-			    "rank %llu: give them different ranks, or none",
-			    other->name, job->name, (unsigned long long)job->options.rank);
-			return -EINVAL;
-		}
-	}
-	for (struct bench_job *job = plan->jobs; job < end; job++) {
-		if (job > plan->jobs && job->stage != job[-1].stage)
-			next = 0;
-		if (has_rank(job))
-			continue;
-		while (with_rank(plan, end, job->stage, next, NULL))
-			next++;
-		job->options.rank = next++;
-	}
-	return 0;
-}
-
 int jobs_plan(struct bench_plan *plan, int argc, char **argv)
 {
 	struct planner planner = {.plan = plan};
@@ -324,8 +260,12 @@ int jobs_plan(struct bench_plan *plan, int argc, char **argv)
 		plan->given = typed->given;
 		rc = typed->given.noperands ? plan_files(&planner) : plan_typed(&planner);
 	}
-	if (!rc)
-		rc = choose_ranks(plan);
+	/* Jobs that run at the same time have their own stores. */
+	for (unsigned i = 0, first = 0; i < plan->n && !rc; i++) {
+		if (plan->jobs[i].stage != plan->jobs[first].stage)
+			first = i;
+		plan->jobs[i].rank = i - first;
+	}
 	if (rc)
 		jobs_free(plan);
 	return rc;

@@ -19,12 +19,9 @@ struct bench_job {
 	unsigned stage;	  /* jobs of a stage run at the same time, stages in turn (stonewall) */
 	unsigned groupid; /* fio's count of stonewall and new_group */
 	unsigned clone;	  /* of numjobs, from 0 */
-	/*
-	 * The seed includes the clone. If no rank is given, `rank` is added to the configuration's,
-	 * so each job of a stage has its own store.
-	 */
-	struct bench_options options;
-	struct options_given given; /* by the section, [global] or the command line */
+	unsigned rank;	  /* added to the configuration's: each job of a stage has its own store */
+	struct bench_options options; /* the seed includes the clone */
+	struct options_given given;   /* by the section, [global] or the command line */
 	/* Made by bench_prepare() in the parent: */
 	struct nvs_config *config; /* NULL: it was not prepared */
 	enum nvs_block block;

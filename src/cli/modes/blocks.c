@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * read, write, randread and randwrite: what the drive itself does with blocks of one size, beside
- * which swapping is judged. The scratch file is unlinked once it is open, so it disappears however
- * the run ends; what is read is written first. Contents are not compared.
+ * which swapping is judged. What is read is written first. Contents are not compared.
  *
  * A pass keeps the workers busy: each block is a transfer, submitted in batches that follow each
  * other around a ring. The ring holds twice what the queues do, so that waiting for the oldest
@@ -20,7 +19,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/file_limit.h"
+#include "base/files.h"
 #include "base/memory/huge_map.h"
 #include "base/memory/room.h"
 #include "base/numbers.h"
@@ -240,40 +239,51 @@ static int mode_pass(void *arg, bool measured, uint64_t loops, uint64_t runtime_
 
 /* ---- Opening and closing */
 
-/* The library opens the file by its name. */
+int make_scratch_file(const char *directory, uint64_t nbytes, struct nvs_error *error)
+{
+	int fd, rc = file_may_grow(directory, nbytes, error);
+
+	if (rc)
+		return rc;
+	fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	if (fd < 0 && errno == EOPNOTSUPP) {
+		char path[PATH_MAX];
+
+		snprintf(path, sizeof(path), "%s/.nvswap-XXXXXX", directory);
+		fd = mkostemp(path, O_CLOEXEC);
+		if (fd >= 0)
+			unlink(path);
+	}
+	if (fd >= 0 && (!file_reserve(fd, 0, nbytes) || errno == EOPNOTSUPP))
+		return fd;
+	rc = error_set(error, -errno, "can't make a file of %" PRIu64 " bytes in %.512s: %s%s",
+		       nbytes, directory, nvs_strerror(-errno),
+		       errno == ENOSPC ? "; give a smaller --size (of tune: --working-set)" : "");
+	if (fd >= 0)
+		close(fd);
+	return rc;
+}
+
 static int open_file(struct blocks *run, const char *place)
 {
 	struct nvs_error *error = &run->result->error;
-	char path[PATH_MAX];
-	int fd, rc;
+	int fd = make_scratch_file(place, run->nbytes, error), rc;
 
-	if (snprintf(path, sizeof(path), "%s/.nvswap-bench-XXXXXX", place) >= (int)sizeof(path))
-		return error_set(error, -ENAMETOOLONG, "%s: %s", place,
-				 nvs_strerror(-ENAMETOOLONG));
-	fd = mkostemp(path, O_CLOEXEC);
 	if (fd < 0)
-		return error_set(error, -errno, "cannot create a file in %s: %s", place,
-				 nvs_strerror(-errno));
-	rc = nvs_file_open(run->aio, path, NVS_FILE_WRITE | NVS_FILE_UNITS, &run->file, error);
+		return fd;
+	rc = nvs_file_from_fd(run->aio, fd, NVS_FILE_WRITE | NVS_FILE_UNITS, &run->file, error);
+	close(fd);
 	if (rc)
 		run->file = NULL;
-	unlink(path);
-	if (!rc && !nvs_file_direct(run->file))
+	else if (!nvs_file_direct(run->file))
 		rc = error_set(error, -EINVAL,
 			       "%s: this file system has no direct I/O: use another directory",
 			       place);
-	if (!rc && run->block % nvs_file_unit(run->file))
+	else if (run->block % nvs_file_unit(run->file))
 		rc = error_set(error, -EINVAL,
 			       "bs: a block has %" PRIu64 " bytes, but the drive of %s takes "
 			       "direct I/O in multiples of %u",
 			       run->block, place, nvs_file_unit(run->file));
-	if (!rc)
-		rc = file_may_grow(place, run->nbytes, error);
-	if (!rc && file_reserve(fd, 0, run->nbytes) && errno != EOPNOTSUPP)
-		rc = error_set(error, -errno, "cannot reserve %" PRIu64 " bytes in %s: %s%s",
-			       run->nbytes, place, nvs_strerror(-errno),
-			       errno == ENOSPC ? "; give a smaller --size" : "");
-	close(fd);
 	return rc;
 }
 

@@ -88,7 +88,8 @@ void bench_engine_generate(struct bench_engine *opened, const struct pattern *pa
 	opened->result->data_us += (thread_cpu_ns() - from) / 1000;
 }
 
-int bench_engine_fill(struct bench_engine *opened, const struct pattern *pattern)
+int bench_engine_fill(struct bench_engine *opened, const struct pattern *pattern,
+		      uint32_t generation, const bool *chosen)
 {
 	struct bench_result *result = opened->result;
 	struct nvs_engine *engine = opened->engine;
@@ -97,23 +98,27 @@ int bench_engine_fill(struct bench_engine *opened, const struct pattern *pattern
 	int rc = 0;
 
 	progress_begin("fill", opened->model->nbytes);
-	for (size_t first = 0; first < opened->model->n && !rc && !stop_signal();) {
-		struct layer batch = bench_engine_batch(opened, first, 0);
+	for (size_t first = 0, n; first < opened->model->n && !rc && !stop_signal(); first += n) {
+		struct layer batch = {first, 1, opened->model->tensors[first].nbytes, 0};
 		struct nvs_tensor **tensors = opened->tensors + first;
 
-		rc = nvs_tensor_pin(engine, tensors, batch.n, -1, &pin, error);
+		if (!chosen)
+			batch = bench_engine_batch(opened, first, 0);
+		n = batch.n;
+		if (chosen && !chosen[first])
+			continue;
+		rc = nvs_tensor_pin(engine, tensors, n, -1, &pin, error);
 		if (rc)
 			break;
-		bench_engine_generate(opened, pattern, &batch, 0);
-		rc = nvs_tensor_release(engine, tensors, batch.n, pin, NVS_DIRTY, error);
+		bench_engine_generate(opened, pattern, &batch, generation);
+		rc = nvs_tensor_release(engine, tensors, n, pin, NVS_DIRTY, error);
 		if (!rc)
-			rc = nvs_tensor_swap_out(engine, tensors, batch.n, error);
+			rc = nvs_tensor_swap_out(engine, tensors, n, error);
 		result->first_bytes += batch.nbytes;
 		progress_update(result->first_bytes, result->first_bytes);
-		first += batch.n;
 	}
 	progress_end();
-	if (!rc)
+	if (!rc && result->first_bytes)
 		rc = bench_engine_wait(opened);
 	result->first_ns = clock_ns() - started;
 	return rc;

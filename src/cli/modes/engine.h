@@ -30,8 +30,9 @@ struct layer bench_engine_batch(const struct bench_engine *opened, size_t first,
  */
 void bench_engine_generate(struct bench_engine *opened, const struct pattern *pattern,
 			   const struct layer *tensors, uint32_t generation);
-/* Writes generation 0 of every tensor to the drive. */
-int bench_engine_fill(struct bench_engine *opened, const struct pattern *pattern);
+/* Writes that generation of each tensor whose entry in `chosen` is true to the drive; NULL: of all. */
+int bench_engine_fill(struct bench_engine *opened, const struct pattern *pattern,
+		      uint32_t generation, const bool *chosen);
 /*
  * Compares tensors that are pinned with their pattern. Differences are counted in the result, and the
  * first of them is kept for the verdict.

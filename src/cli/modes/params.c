@@ -82,12 +82,12 @@ int bench_params(const struct bench_job *job, struct job_watch *watch, struct be
 	struct pass pass = {.job = job,
 			    .pattern = {.model = model, .seed = job->options.seed},
 			    .layers = calloc(model->n, sizeof(struct layer))};
-	struct step_mode mode = {.options = &job->options,
-				 .watch = watch,
-				 .result = result,
-				 .step = pass_step,
-				 .wait = wait_params,
-				 .arg = &pass};
+	struct load mode = {.options = &job->options,
+			    .watch = watch,
+			    .result = result,
+			    .step = pass_step,
+			    .wait = wait_params,
+			    .arg = &pass};
 	int rc;
 
 	if (!pass.layers)
@@ -98,7 +98,7 @@ int bench_params(const struct bench_job *job, struct job_watch *watch, struct be
 	rc = bench_engine_open(&pass.opened, job, result);
 	mode.engine = pass.opened.engine;
 	if (!rc)
-		rc = bench_engine_fill(&pass.opened, &pass.pattern);
+		rc = bench_engine_fill(&pass.opened, &pass.pattern, 0, NULL);
 	if (!rc && !stop_signal())
 		rc = steps_run(&mode);
 	rc = bench_engine_verdict(&pass.opened, rc);

@@ -14,6 +14,7 @@ int load_run(const struct load *load)
 {
 	const struct bench_options *options = load->options;
 	struct bench_result *result = load->result;
+	struct nvs_aio *aio = load->engine ? nvs_engine_aio(load->engine) : load->aio;
 	struct baseline from;
 	int rc = 0;
 
@@ -26,10 +27,10 @@ int load_run(const struct load *load)
 	if (rc || stop_signal())
 		return rc;
 	result->data_us = 0;
-	job_measures(load->watch, load->aio, load->engine, &from);
+	job_measures(load->watch, aio, load->engine, &from);
 	rc = load->run(load->arg, true, options->time_based ? UINT64_MAX : options->loops,
 		       options->runtime_ms);
-	measure_end(load->aio, load->engine, &from, result);
+	measure_end(aio, load->engine, &from, result);
 	job_measured(load->watch, result);
 	return rc;
 }
@@ -61,7 +62,7 @@ static void count_step(struct step_figures *figures, const struct step_done *don
 
 static int run_steps(void *arg, bool measured, uint64_t loops, uint64_t runtime_ms)
 {
-	const struct step_mode *mode = arg;
+	const struct load *steps = arg;
 	uint64_t started = clock_ns(), runtime_ns = runtime_ms * 1000000u, spent_ns = 0, moved = 0;
 	bool by_time = loops == UINT64_MAX;
 	int rc = 0;
@@ -71,35 +72,31 @@ static int run_steps(void *arg, bool measured, uint64_t loops, uint64_t runtime_
 	     i < loops && !rc && !stop_signal() && (!runtime_ns || spent_ns < runtime_ns); i++) {
 		struct step_done done = {0};
 
-		rc = mode->step(mode->arg, &done);
+		rc = steps->step(steps->arg, &done);
 		if (!rc && measured)
-			count_step(&mode->result->steps, &done);
+			count_step(&steps->result->steps, &done);
 		moved += done.io.read_bytes + done.io.written_bytes;
 		spent_ns = clock_ns() - started;
 		progress_update(by_time ? spent_ns : i + 1, moved);
 	}
 	progress_end();
-	return rc || !mode->wait ? rc : mode->wait(mode->arg);
+	return rc || !steps->wait ? rc : steps->wait(steps->arg);
 }
 
-int steps_run(struct step_mode *mode)
+int steps_run(const struct load *steps)
 {
-	const struct load load = {.options = mode->options,
-				  .watch = mode->watch,
-				  .result = mode->result,
-				  .aio = nvs_engine_aio(mode->engine),
-				  .engine = mode->engine,
-				  .run = run_steps,
-				  .arg = mode};
+	struct load own = *steps, load = *steps;
 	struct step_done first = {0};
-	int rc = mode->step(mode->arg, &first);
+	int rc = steps->step(steps->arg, &first);
 
-	mode->result->steps.first = first.io;
-	if (!rc && mode->wait)
-		rc = mode->wait(mode->arg);
+	steps->result->steps.first = first.io;
+	if (!rc && steps->wait)
+		rc = steps->wait(steps->arg);
+	load.run = run_steps;
+	load.arg = &own;
 	if (!rc)
 		rc = load_run(&load);
-	mode->result->updates_us = mode->result->steps.updates_ns / 1000;
+	steps->result->updates_us = steps->result->steps.updates_ns / 1000;
 	return rc == -EINTR && stop_signal() ? 0 : rc;
 }
 

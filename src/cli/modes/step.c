@@ -136,11 +136,11 @@ static int train(struct training *training, const struct bench_job *job, struct 
 	struct nvs_error closing = {.size = sizeof(closing)};
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
 	struct bench_result *result = training->result;
-	struct step_mode mode = {.options = &job->options,
-				 .watch = watch,
-				 .result = result,
-				 .step = train_step,
-				 .arg = training};
+	struct load mode = {.options = &job->options,
+			    .watch = watch,
+			    .result = result,
+			    .step = train_step,
+			    .arg = training};
 	double loss_scale;
 	int rc = open_optimizer(training, job->config), closed;
 

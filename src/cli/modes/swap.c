@@ -282,7 +282,6 @@ static int run_opened(struct run *run)
 	struct load load = {.options = options,
 			    .watch = run->watch,
 			    .result = run->result,
-			    .aio = nvs_engine_aio(run->opened.engine),
 			    .engine = run->opened.engine,
 			    .run = mode_pass,
 			    .arg = run};
@@ -295,7 +294,7 @@ static int run_opened(struct run *run)
 			(struct batch){.of = bench_engine_batch(&run->opened, first, options->rate),
 				       .written = options->rw != RW_SWAPOUT};
 	if (options->rw != RW_SWAPOUT)
-		rc = bench_engine_fill(&run->opened, &run->pattern);
+		rc = bench_engine_fill(&run->opened, &run->pattern, 0, NULL);
 	else if (!options->verify)
 		rc = prime(run);
 	if (!rc)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The command line: --name=value or --name value, where a name is an option's or an alias, with - or
- * _, or the beginning of one option's names; -h; and operands anywhere, which -- ends options for.
+ * _; -h; and operands anywhere, which -- ends options for.
  */
 #include <assert.h>
 #include <errno.h>
@@ -10,65 +10,25 @@
 #include "cli/commands.h"
 #include "cli/options/options.h"
 
-static const struct option_spec help = {.name = "help", .type = OPTION_FLAG};
-
-/* Whether the name begins with the n typed letters. */
-static bool begins_with(const char *name, const char *typed, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		if ((name[i] == '_' ? '-' : name[i]) != (typed[i] == '_' ? '-' : typed[i]))
-			return false;
-	return true;
-}
-
-/* The option of the n typed letters, or NULL; `several` gets the names that they may stand for. */
-static const struct option_spec *find_typed(const struct command_spec *command, const char *typed,
-					    size_t n, char several[512])
-{
-	const struct option_spec *found = NULL;
-	bool ambiguous = false;
-	const char *name;
-
-	*several = '\0';
-	for (unsigned i = 0; n && i <= command->noptions; i++) {
-		const struct option_spec *spec = i < command->noptions ? &command->options[i]
-								       : &help;
-
-		for (unsigned k = 0; (name = option_name(spec, k)); k++) {
-			if (spec->scope == OPTION_OF_FILE || !begins_with(name, typed, n))
-				continue;
-			if (!name[n])
-				return spec;
-			snprintf(several + strlen(several), 512 - strlen(several), "%s--%s",
-				 *several ? ", " : "", name);
-			ambiguous |= found && found != spec;
-			found = spec;
-		}
-	}
-	return ambiguous ? NULL : found;
-}
-
 /* Takes argv[*i], and its value, which may be the next. */
 static int take_option(const struct command_spec *command, char **argv, int *i, void *values,
 		       struct options_given *given)
 {
-	char *argument = argv[*i], *value = strchr(argument, '='), several[512] = "";
-	const struct option_spec *spec = NULL;
-	size_t length = value ? (size_t)(value - argument) : strlen(argument);
+	char *argument = argv[*i], *value = strchr(argument, '='), name[64];
+	const struct option_spec *spec;
+	const char *instead, *nearest;
 	struct option_source source;
+	size_t dashes = strspn(argument, "-");
 
-	if (!strcmp(argument, "-h"))
+	if (!strcmp(argument, "-h") || !strcmp(argument, "--help"))
 		return OPTIONS_HELP;
-	if (argument[1] == '-')
-		spec = find_typed(command, argument + 2, length - 2, several);
-	if (!spec) {
-		/* With one or two dashes. */
-		const char *name = argument + strspn(argument, "-"), *instead, *nearest;
-
+	snprintf(name, sizeof(name), "%.*s", (int)strcspn(argument + dashes, "="),
+		 argument + dashes);
+	spec = options_find(command, name);
+	if (!spec || argument[1] != '-' || spec->scope == OPTION_OF_FILE) {
 		argument[strcspn(argument, "=")] = '\0';
-		spec = options_find(command, name);
-		if (*several)
-			say("%s is ambiguous: %s", argument, several);
+		if (!strcmp(argument, "--help"))
+			say("--help takes no value");
 		else if ((instead = options_instead_of(command, name)))
 			say("%s is no longer an option of %s: %s", argument, command->name,
 			    instead);
@@ -82,10 +42,6 @@ static int take_option(const struct command_spec *command, char **argv, int *i, 
 			    command->name, command->name);
 		return -EINVAL;
 	}
-	if (spec == &help && value)
-		say("--help takes no value");
-	if (spec == &help)
-		return value ? -EINVAL : OPTIONS_HELP;
 	if (!value && spec->type != OPTION_FLAG && !argv[*i + 1]) {
 		say("%s needs a value; see nvswap %s --help", argument, command->name);
 		return -EINVAL;

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/json/write.h"
 #include "nvswap.h"
 
 /* The type of the value stored at `offset` in the structure of values. */
@@ -61,7 +62,7 @@ struct option_spec {
 	/* values that are refused with a hint, also with a suffix as in randread:8; or NULL */
 	const struct option_gone *elsewhere;
 	const char *const *excludes; /* options it excludes, ended by NULL; or NULL */
-	unsigned modes;	  /* of bench: a bit for each rw with which it has an effect; 0: all */
+	unsigned modes;	  /* a bit for each rw of bench, or action of store, that has it; 0: all */
 	const char *help; /* shown wrapped; a line break is a blank */
 	enum option_scope scope;
 	const char *const *aliases; /* other names, ended by NULL; or NULL */
@@ -156,6 +157,12 @@ struct report_options {
 };
 
 extern const char *const report_formats[];
+
+/* Writes the report in its format. */
+static inline struct json_writer report_writer(const struct report_options *options, FILE *file)
+{
+	return options->format == REPORT_JSON ? json_to(file, 4) : json_as_text(file);
+}
 
 /* The two rows of a table of options; `place` is the offset of a struct report_options. */
 #define REPORT_OPTIONS(place)                                                                      \

@@ -12,10 +12,10 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "cli/jobs/measure.h"
 #include "cli/jobs/watch.h"
 #include "cli/modes/engine.h"
 #include "cli/modes/model/pattern.h"
+#include "cli/modes/phases.h"
 #include "cli/progress.h"
 #include "cli/replay/accesses.h"
 #include "cli/stop.h"
@@ -38,7 +38,6 @@ struct replay {
 	struct bench_engine opened;
 	struct contents *contents; /* by tensor */
 	uint64_t asked;		   /* bytes that calls requested, for the progress */
-	struct job_watch *watch;
 	struct bench_result *result;
 };
 
@@ -275,41 +274,20 @@ static int perform_list(struct replay *replay, struct nvs_tensor **tensors, uint
 	return rc;
 }
 
-static int wait_all(struct replay *replay)
+static int replay_pass(void *arg, bool measured, uint64_t loops, uint64_t runtime_ms)
 {
-	return nvs_tensor_wait(replay->opened.engine, replay->opened.tensors, replay->model->n, 0,
-			       -1, &replay->result->error);
-}
+	struct replay *replay = arg;
+	struct nvs_tensor **tensors = calloc(replay->list->n, sizeof(struct nvs_tensor *));
+	int rc = tensors ? 0 : -ENOMEM;
 
-/* Writes the tensors that are read before they are first written. */
-static int write_read_first(struct replay *replay)
-{
-	struct nvs_engine *engine = replay->opened.engine;
-	struct bench_result *result = replay->result;
-	uint64_t started = clock_ns(), pin;
-	int rc = 0;
-
-	progress_begin("fill", replay->model->nbytes);
-	for (size_t i = 0; i < replay->model->n && !rc && !stop_signal(); i++) {
-		struct nvs_tensor **one = &replay->opened.tensors[i];
-
-		if (!replay->list->read_first[i])
-			continue;
-		rc = nvs_tensor_pin(engine, one, 1, -1, &pin, &result->error);
-		if (!rc) {
-			fill(replay, i);
-			rc = nvs_tensor_release(engine, one, 1, pin, NVS_DIRTY, &result->error);
-		}
-		if (!rc)
-			rc = nvs_tensor_swap_out(engine, one, 1, &result->error);
-		result->first_bytes += replay->model->tensors[i].nbytes;
-		progress_update(result->first_bytes, result->first_bytes);
-	}
+	(void)measured;
+	(void)runtime_ms;
+	progress_begin("replay", loops * replay->list->n);
+	for (uint64_t loop = 0; loop < loops && !rc; loop++)
+		rc = perform_list(replay, tensors, loop);
 	progress_end();
-	if (!rc && result->first_bytes)
-		rc = wait_all(replay);
-	result->first_ns = clock_ns() - started;
-	return rc;
+	free(tensors);
+	return rc ? rc : bench_engine_wait(&replay->opened);
 }
 
 int bench_replay(const struct bench_job *job, struct job_watch *watch, struct bench_result *result)
@@ -320,7 +298,6 @@ int bench_replay(const struct bench_job *job, struct job_watch *watch, struct be
 				.model = &job->model,
 				.pattern = {.model = &job->model, .seed = job->options.seed},
 				.contents = calloc(job->model.n, sizeof(struct contents)),
-				.watch = watch,
 				.result = result};
 	int rc;
 
@@ -331,26 +308,19 @@ int bench_replay(const struct bench_job *job, struct job_watch *watch, struct be
 		.recorded_stall_ns = list->stall_ns,
 		.recorded_bytes = {list->bytes[NVS_READ], list->bytes[NVS_WRITE]}};
 	rc = bench_engine_open(&replay.opened, job, result);
+	for (size_t i = 0; i < job->model.n; i++) /* those that are read before they are written */
+		replay.contents[i].generation = list->read_first[i];
 	if (!rc)
-		rc = write_read_first(&replay);
-	if (!rc && !stop_signal() && job_begin(watch)) {
-		struct nvs_aio *aio = nvs_engine_aio(replay.opened.engine);
-		struct nvs_tensor **tensors = calloc(replay.list->n, sizeof(struct nvs_tensor *));
-		uint64_t loops = replay.options->loops;
-		struct baseline from;
+		rc = bench_engine_fill(&replay.opened, &replay.pattern, 1, list->read_first);
+	if (!rc && !stop_signal()) {
+		const struct load load = {.options = &job->options,
+					  .watch = watch,
+					  .result = result,
+					  .engine = replay.opened.engine,
+					  .run = replay_pass,
+					  .arg = &replay};
 
-		rc = tensors ? 0 : -ENOMEM;
-		replay.result->data_us = 0;
-		job_measures(replay.watch, aio, replay.opened.engine, &from);
-		progress_begin("replay", loops * replay.list->n);
-		for (uint64_t loop = 0; loop < loops && !rc; loop++)
-			rc = perform_list(&replay, tensors, loop);
-		progress_end();
-		if (!rc)
-			rc = wait_all(&replay);
-		measure_end(aio, replay.opened.engine, &from, replay.result);
-		job_measured(replay.watch, replay.result);
-		free(tensors);
+		rc = load_run(&load);
 	}
 	rc = bench_engine_verdict(&replay.opened, rc);
 	if (rc == -EINTR && stop_signal())

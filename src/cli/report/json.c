@@ -11,7 +11,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <time.h>
 
 #include "base/json/write.h"
@@ -120,8 +119,8 @@ static void put_setting(struct json_writer *json, const struct bench_job *job, c
 		json_text(json, name, *text ? text : "Adam");
 }
 
-/* The keys that have an effect on a job, as a complete DeepSpeed file: words, and what encloses
- * those of an object. */
+/* The keys that the figures of a job may depend on, in the form of a DeepSpeed file: words, and what
+ * encloses those of an object. */
 static const char keys_of_aio[] = "aio { block_size queue_depth thread_count single_submit "
 				  "overlap_events use_gds } ";
 static const char keys_of_param[] =
@@ -132,30 +131,12 @@ static const char keys_of_optimizer[] =
 	"zero_optimization { offload_optimizer { device nvme_path pin_memory buffer_count "
 	"buffer_size fast_init pipeline_read pipeline_write ratio } sub_group_size } ";
 static const char keys_of_step[] =
-	"gradient_clipping fp16 { enabled loss_scale initial_scale_power loss_scale_window "
+	"optimizer { type } gradient_clipping fp16 { enabled loss_scale initial_scale_power "
+	"loss_scale_window "
 	"hysteresis consecutive_hysteresis min_loss_scale } bf16 { enabled } "
 	"data_types { grad_accum_dtype } ";
 static const char keys_of_nvswap[] = "nvswap { ioengine io_timeout_ms verify keep rank stripe_size "
 				     "write_budget";
-
-/* Those of the optimizer's parameters that DeepSpeed takes for its type. */
-static const char *keys_of_type(const struct bench_job *job)
-{
-	static const struct {
-		const char *type, *keys;
-	} others[] = {
-		{"SGD", "lr momentum dampening weight_decay nesterov"},
-		{"Adagrad", "lr lr_decay weight_decay eps initial_accumulator_value"},
-		{"Lion", "lr betas weight_decay"},
-	};
-	char type[128] = "";
-
-	nvs_config_get(job->config, "optimizer.type", type, sizeof(type), NULL);
-	for (size_t i = 0; i < COUNT_OF(others); i++)
-		if (!strcasecmp(type, others[i].type))
-			return others[i].keys;
-	return "lr betas eps weight_decay bias_correction adam_w_mode";
-}
 
 static void put_config(struct json_writer *json, const struct bench_job *job)
 {
@@ -165,8 +146,7 @@ static void put_config(struct json_writer *json, const struct bench_job *job)
 			      optimizer ? keys_of_optimizer : keys_of_param);
 
 	if (job->options.rw == RW_STEP)
-		length += snprintf(keys + length, sizeof(keys) - (size_t)length,
-				   "optimizer { type params { %s } } %s", keys_of_type(job),
+		length += snprintf(keys + length, sizeof(keys) - (size_t)length, "%s",
 				   keys_of_step);
 	snprintf(keys + length, sizeof(keys) - (size_t)length, "%s%s }", keys_of_nvswap,
 		 optimizer ? " optimizer_max_in_cpu optimizer_threads optimizer_state" : "");
@@ -525,11 +505,6 @@ static void put_group(struct json_writer *json, const struct bench_report *repor
 
 int report_json(FILE *file, const struct bench_report *report)
 {
-	/* fio has no counter of what is in flight, and busy times as "util". */
-	static const char *const disk_keys[DISK_COUNTERS] = {
-		"read_ios",  "read_merges",  "read_sectors",  "read_ticks",
-		"write_ios", "write_merges", "write_sectors", "write_ticks",
-		NULL,	     NULL,	     "in_queue"};
 	char program[64], time[64];
 	struct json_writer json = json_to(file, 2);
 	struct report_group *group = calloc(1, sizeof(*group));
@@ -559,20 +534,6 @@ int report_json(FILE *file, const struct bench_report *report)
 	json_close_list(&json);
 	if (group->njobs == report->plan->n)
 		put_own(&json, group);
-	if (report->disks && report->disks->n) {
-		json_open_list(&json, "disk_util");
-		for (unsigned i = 0; i < report->disks->n; i++) {
-			json_open_object(&json, NULL);
-			json_text(&json, "name", report->disks->at[i].name);
-			for (unsigned at = 0; at < DISK_COUNTERS; at++)
-				if (disk_keys[at])
-					json_count(&json, disk_keys[at],
-						   report->disks->at[i].counters[at]);
-			json_real(&json, "util", report->disks->at[i].busy_percent);
-			json_close_object(&json);
-		}
-		json_close_list(&json);
-	}
 	json_close_object(&json);
 	free(group);
 	return 0;

@@ -10,40 +10,9 @@
 
 #include "cli/jobs/jobs.h"
 
-/* Counters of a drive in the order of /proc/diskstats; times in ms. Those of writes are the same
- * four as those of reads. */
-enum {
-	DISK_IOS,
-	DISK_MERGES,
-	DISK_SECTORS,
-	DISK_TICKS,
-	DISK_WRITES,
-	DISK_BUSY = 9,
-	DISK_COUNTERS = 11
-};
-
-struct disk_use {
-	char name[32];
-	double busy_percent; /* between disks_begin and disks_end */
-	uint64_t counters[DISK_COUNTERS];
-};
-
-#define REPORT_DISKS_MAX 32
-/* The drives under the paths of a plan. One whose counters can't be read is left out. */
-struct disk_watch {
-	struct disk_use at[REPORT_DISKS_MAX];
-	unsigned n;
-	uint64_t since_ns;
-};
-/* Finds the drives and reads their counters. */
-void disks_begin(struct disk_watch *watch, const struct bench_plan *plan);
-/* Makes the counters those since disks_begin; once for each. */
-void disks_end(struct disk_watch *watch);
-
 struct bench_report {
 	const struct bench_plan *plan;
 	const struct bench_result *const *results; /* of each job of the plan */
-	const struct disk_watch *disks;		   /* NULL: unknown */
 	bool status;				   /* during a run, for --status-interval */
 };
 

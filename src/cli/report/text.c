@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The results of a run as text: a paragraph for each job, or for those reported as one; the sums of
- * groups with several of these; the drives. Sizes are in MiB and GiB, rates are in GB/s.
+ * groups with several of these. Sizes are in MiB and GiB, rates are in GB/s.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -307,13 +307,6 @@ int report_text(FILE *file, const struct bench_report *report)
 	while (report_group_next(report, group)) {
 		print_group(file, group);
 		print_sum(file, report->plan, group);
-	}
-	for (unsigned i = 0; report->disks && i < report->disks->n; i++) {
-		const struct disk_use *disk = &report->disks->at[i];
-
-		fprintf(file, "drive %s: %.0f %% busy, %" PRIu64 " reads, %" PRIu64 " writes\n",
-			disk->name, disk->busy_percent, disk->counters[DISK_IOS],
-			disk->counters[DISK_WRITES + DISK_IOS]);
 	}
 	free(group);
 	return 0;

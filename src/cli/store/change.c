@@ -3,8 +3,6 @@
  * `nvswap store remove` and `repair`: the two actions that write. They ask nothing, and say what
  * they did.
  */
-#include <inttypes.h>
-
 #include "cli/store/store.h"
 
 /* Removes a store, or its empty folders; false with the error. */
@@ -13,13 +11,9 @@ static bool removed(struct store_job *job, const struct nvs_store_place *place, 
 {
 	if (nvs_store_remove(place, error))
 		return false;
-	if (job->json) {
-		store_open_json(job->json, place);
-		json_close_object(job->json);
-	} else {
-		store_print_name(job->out, place->paths[0], place->rank, place->optimizer);
-		fprintf(job->out, ": removed%s\n", what);
-	}
+	store_open_json(job->json, place);
+	json_text(job->json, "removed", what);
+	json_close_object(job->json);
 	return true;
 }
 
@@ -27,7 +21,7 @@ static int remove_one(struct store_job *job, const struct nvs_store_place *place
 {
 	struct nvs_error error = {.size = sizeof(error)};
 
-	if (removed(job, place, "", &error))
+	if (removed(job, place, "store", &error))
 		return 0;
 	say("%s", error.text);
 	return STATUS_FAILED;
@@ -49,7 +43,7 @@ int store_remove(struct store_job *job)
 		return store_choice_open(job) ? STATUS_FAILED : store_each(job, remove_one);
 	job->look_at = 0;
 	/* A run that was killed may have left them. */
-	return removed(job, &place, " empty folders", NULL) ? 0 : store_each(job, remove_one);
+	return removed(job, &place, "empty folders", NULL) ? 0 : store_each(job, remove_one);
 }
 
 static int repair_one(struct store_job *job, const struct nvs_store_place *place)
@@ -57,31 +51,17 @@ static int repair_one(struct store_job *job, const struct nvs_store_place *place
 	struct nvs_store_repairs repairs = {.size = sizeof(repairs)};
 	struct nvs_error error = {.size = sizeof(error)};
 	struct json_writer *json = job->json;
-	FILE *out = job->out;
 
 	if (nvs_store_repair(place, job->rollback ? NVS_STORE_ROLLBACK : 0, &repairs, &error)) {
 		say("%s", error.text);
 		return STATUS_FAILED;
 	}
-	if (json) {
-		store_open_json(json, place);
-		json_count(json, "labels", repairs.labels);
-		json_count(json, "manifests", repairs.manifests);
-		json_count(json, "commit", repairs.commit);
-		json_count(json, "lost_commit", repairs.lost);
-		json_close_object(json);
-		return 0;
-	}
-	store_print_name(out, place->paths[0], place->rank, place->optimizer);
-	fputs(": ", out);
-	if (repairs.lost)
-		fprintf(out, "commit %" PRIu64 " is lost, went back to commit %" PRIu64 "; ",
-			repairs.lost, repairs.commit);
-	if (repairs.labels || repairs.manifests)
-		fprintf(out, "copies written anew: %u of labels, %u of the manifest\n",
-			repairs.labels, repairs.manifests);
-	else
-		fputs("nothing is damaged\n", out);
+	store_open_json(json, place);
+	json_count(json, "labels", repairs.labels);
+	json_count(json, "manifests", repairs.manifests);
+	json_count(json, "commit", repairs.commit);
+	json_count(json, "lost_commit", repairs.lost);
+	json_close_object(json);
 	return 0;
 }
 

@@ -98,16 +98,10 @@ static void report_damage(struct sums *sums)
 	struct json_writer *json = sums->job->json;
 
 	sums->damaged++;
-	if (json) {
-		json_open_object(json, NULL);
-		json_text(json, "tensor", sums->error.subject);
-		json_text(json, "problem", sums->error.text);
-		json_close_object(json);
-	} else {
-		fputs("  damaged: ", sums->job->out);
-		print_visible(sums->job->out, sums->error.text);
-		fputs("\n", sums->job->out);
-	}
+	json_open_row(json);
+	json_text(json, "tensor", sums->error.subject);
+	json_text(json, "problem", sums->error.text);
+	json_close_object(json);
 }
 
 /* How many tensors from `first` on are read together. */
@@ -208,7 +202,7 @@ static int write_file(const struct sums *sums, size_t first, size_t end)
 	struct output output;
 	struct json_writer json;
 	struct stat status = {0};
-	char path[4096], size[32];
+	char path[4096];
 	uint64_t nbytes = 0;
 	int rc;
 
@@ -241,18 +235,12 @@ static int write_file(const struct sums *sums, size_t first, size_t end)
 	json_close_object(&json);
 	if (output_close(&output) || rc)
 		return STATUS_FAILED;
-	if (job->json) {
-		json_open_object(job->json, NULL);
-		json_text(job->json, "file", file);
-		json_text(job->json, "checksums", path);
-		json_count(job->json, "tensors", end - first);
-		json_count(job->json, "bytes", nbytes);
-		json_close_object(job->json);
-		return 0;
-	}
-	print_visible(job->out, path);
-	fprintf(job->out, ": checksums of %zu tensor%s of %s\n", end - first, plural(end - first),
-		size_text(nbytes, size));
+	json_open_object(job->json, NULL);
+	json_text(job->json, "file", file);
+	json_text(job->json, "checksums", path);
+	json_count(job->json, "tensors", end - first);
+	json_count(job->json, "bytes", nbytes);
+	json_close_object(job->json);
 	return 0;
 }
 
@@ -277,29 +265,10 @@ static int write_all(struct sums *sums)
 
 /* ---- Checking ---- */
 
-static int report_check(const struct sums *sums)
-{
-	const struct store_job *job = sums->job;
-	char size[32];
-
-	if (job->json) {
-		json_count(job->json, "tensors", sums->n);
-		json_count(job->json, "bytes", sums->nbytes);
-		json_count(job->json, "without_checksum", sums->unchecked);
-		json_close_object(job->json);
-	} else {
-		fprintf(job->out,
-			"  %zu tensor%s of %s read: %" PRIu64 " damaged, %" PRIu64
-			" without a checksum\n",
-			sums->n, plural(sums->n), size_text(sums->nbytes, size), sums->damaged,
-			sums->unchecked);
-	}
-	return sums->damaged ? STATUS_FAILED : 0;
-}
-
 static int check_all(struct sums *sums)
 {
 	const struct store_job *job = sums->job;
+	struct json_writer *json = job->json;
 	int rc;
 
 	if (!sums->checked && sums->nbytes) {
@@ -307,21 +276,18 @@ static int check_all(struct sums *sums)
 		    job->paths[0]);
 		return STATUS_FAILED;
 	}
-	if (job->json) {
-		json_open_object(job->json, NULL);
-		json_texts(job->json, "paths", job->paths, job->npaths);
-		json_open_list(job->json, "damaged");
-	} else {
-		print_visible(job->out, job->paths[0]);
-		fputs("\n", job->out);
-	}
+	json_open_object(json, NULL);
+	json_texts(json, "paths", job->paths, job->npaths);
+	json_open_list(json, "damaged");
 	rc = read_all(sums);
-	if (job->json)
-		json_close_list(job->json);
+	json_close_list(json);
 	if (rc)
 		say("%s", sums->error.text);
-	rc = rc ? STATUS_FAILED : 0;
-	return report_check(sums) || rc ? STATUS_FAILED : 0;
+	json_count(json, "tensors", sums->n);
+	json_count(json, "bytes", sums->nbytes);
+	json_count(json, "without_checksum", sums->unchecked);
+	json_close_object(json);
+	return rc || sums->damaged ? STATUS_FAILED : 0;
 }
 
 int store_checksum(struct store_job *job)

@@ -14,39 +14,46 @@
 static const char *const kinds[] = {"parameters", "optimizer", NULL};
 static const struct store_job defaults = {.kind = KIND_ANY, .state = STATE_NONE};
 
-enum { RANK, KIND, ROLLBACK, TO, FROM, SHARD_SIZE, CHECK, STATE };
+enum { LIST, SHOW, VERIFY, REPAIR, REMOVE, EXPORT, IMPORT, CONVERT, CHECKSUM, ACTIONS };
+#define OF(action) (1u << (action))
+
 static const struct option_spec options[] = {
-	[RANK] = {"rank", "N", OPTION_COUNT, FIELD(rank), .max = UINT32_MAX,
-		  .help = "only the stores of this rank"},
-	[KIND] = {"kind", "KIND", OPTION_CHOICE, FIELD(kind), .choices = kinds,
-		  .help = "only stores of parameters, or of the optimizer"},
-	[ROLLBACK] = {"rollback", NULL, OPTION_FLAG, FIELD(rollback),
-		      .help = "repair: go back to the commit before if the last one is lost"},
-	[TO] = {"to", "PATH", OPTION_STRING, FIELD(to),
-		.help = "export: the file to write, .safetensors or .pt; for an optimizer also a "
-			"directory. checksum: the directory of the checksums, instead of that of "
-			"the files"},
-	[FROM] = {"from", "PATH", OPTION_STRING, FIELD(from),
-		  .help = "import: the file to read; for an optimizer also a directory"},
-	[SHARD_SIZE] = {"shard-size", "BYTES", OPTION_SIZE, FIELD(shard_bytes), .min = 1,
-			.max = UINT64_MAX,
-			.help = "export: several .safetensors files of at most so much data, and "
-				"their index"},
-	[CHECK] = {"check", NULL, OPTION_FLAG, FIELD(check),
-		   .help = "checksum: compare the tensors with the checksums that are there"},
-	[STATE] = {"optimizer-state", "FORMAT", OPTION_CHOICE, FIELD(state),
-		   .choices = store_formats,
-		   .help = "convert: the format of the state that the store is to have"},
+	{"rank", "N", OPTION_COUNT, FIELD(rank), .max = UINT32_MAX, .modes = OF(CHECKSUM) - 1,
+	 .help = "only the stores of this rank"},
+	{"kind", "KIND", OPTION_CHOICE, FIELD(kind), .choices = kinds, .modes = OF(CHECKSUM) - 1,
+	 .help = "only stores of parameters, or of the optimizer"},
+	{"rollback", NULL, OPTION_FLAG, FIELD(rollback), .modes = OF(REPAIR),
+	 .help = "repair: go back to the commit before if the last one is lost"},
+	{"to", "PATH", OPTION_STRING, FIELD(to), .modes = OF(EXPORT) | OF(CHECKSUM),
+	 .help = "export: the file to write, .safetensors or .pt; for an optimizer also a "
+		 "directory. checksum: the directory of the checksums, instead of that of "
+		 "the files"},
+	{"from", "PATH", OPTION_STRING, FIELD(from), .modes = OF(IMPORT),
+	 .help = "import: the file to read; for an optimizer also a directory"},
+	{"shard-size", "BYTES", OPTION_SIZE, FIELD(shard_bytes), .min = 1, .max = UINT64_MAX,
+	 .modes = OF(EXPORT),
+	 .help = "export: several .safetensors files of at most so much data, and their index"},
+	{"check", NULL, OPTION_FLAG, FIELD(check), .modes = OF(CHECKSUM),
+	 .help = "checksum: compare the tensors with the checksums that are there"},
+	{"optimizer-state", "FORMAT", OPTION_CHOICE, FIELD(state), .choices = store_formats,
+	 .modes = OF(CONVERT),
+	 .help = "convert: the format of the state that the store is to have"},
 	REPORT_OPTIONS(FIELD(report)),
 };
 
 static const struct action {
 	const char *name;
 	int (*run)(struct store_job *job);
-} actions[] = {
-	{"list", store_list},	  {"show", store_show},	      {"verify", store_verify},
-	{"repair", store_repair}, {"remove", store_remove},   {"export", store_export},
-	{"import", store_import}, {"convert", store_convert}, {"checksum", store_checksum},
+} actions[ACTIONS] = {
+	[LIST] = {"list", store_list},
+	[SHOW] = {"show", store_show},
+	[VERIFY] = {"verify", store_verify},
+	[REPAIR] = {"repair", store_repair},
+	[REMOVE] = {"remove", store_remove},
+	[EXPORT] = {"export", store_export},
+	[IMPORT] = {"import", store_import},
+	[CONVERT] = {"convert", store_convert},
+	[CHECKSUM] = {"checksum", store_checksum},
 };
 
 const struct command_spec store_command = {
@@ -95,42 +102,33 @@ const struct command_spec store_command = {
 /* The action of that name, if it has the options that were given; or says why not. */
 static const struct action *find_action(const char *text, const struct options_given *given)
 {
-	static const struct {
-		unsigned option;
-		const char *action;
-	} owners[] = {{ROLLBACK, "repair"},
-		      {FROM, "import"},
-		      {SHARD_SIZE, "export"},
-		      {CHECK, "checksum"},
-		      {STATE, "convert"}};
-	const char *names[COUNT_OF(actions)], *nearest;
+	const char *names[ACTIONS + 1] = {NULL}, *owners[ACTIONS + 1], *nearest;
 	const struct action *found = NULL;
+	char text_of[384];
 
-	for (size_t i = 0; i < COUNT_OF(actions); i++) {
+	for (size_t i = 0; i < ACTIONS; i++) {
 		names[i] = actions[i].name;
 		if (!strcmp(text, actions[i].name))
 			found = &actions[i];
 	}
-	nearest = found ? NULL : nearest_name(text, names, COUNT_OF(actions));
+	nearest = found ? NULL : nearest_name(text, names, ACTIONS);
 	if (nearest)
 		say("%s is no action of nvswap store; did you mean %s?", text, nearest);
 	else if (!found)
 		say("%s is no action of nvswap store; see nvswap store --help", text);
-	for (size_t i = 0; i < COUNT_OF(owners) && found; i++)
-		if (given->text[owners[i].option] && strcmp(owners[i].action, found->name)) {
-			say("--%s is an option of nvswap store %s", options[owners[i].option].name,
-			    owners[i].action);
-			found = NULL;
-		}
-	if (found && given->text[TO] && found->run != store_export &&
-	    found->run != store_checksum) {
-		say("--to is an option of nvswap store export and checksum");
-		found = NULL;
-	} else if (found && found->run == store_checksum &&
-		   (given->text[RANK] || given->text[KIND])) {
-		say("--%s chooses stores, and nvswap store checksum reads .safetensors files",
-		    given->text[RANK] ? "rank" : "kind");
-		found = NULL;
+	for (size_t i = 0; i < COUNT_OF(options) && found; i++) {
+		unsigned n = 0;
+
+		if (!given->text[i] || !options[i].modes ||
+		    options[i].modes & 1u << (found - actions))
+			continue;
+		for (size_t k = 0; k < ACTIONS; k++)
+			if (options[i].modes & 1u << k)
+				owners[n++] = names[k];
+		owners[n] = NULL;
+		join_names(owners, text_of);
+		say("--%s is an option of nvswap store %s", options[i].name, text_of);
+		return NULL;
 	}
 	return found;
 }
@@ -155,7 +153,7 @@ int cmd_store(int argc, char **argv)
 		return STATUS_USAGE;
 	job.paths = (const char *const *)given.operands + 1;
 	job.npaths = given.noperands - 1;
-	job.any_rank = !given.text[RANK];
+	job.any_rank = !given.text[options_find(&store_command, "rank") - options];
 	if (!job.npaths || job.npaths > NVS_PATHS_MAX) {
 		say("store %s needs 1 to %d paths, as nvme_path has them", action->name,
 		    NVS_PATHS_MAX);
@@ -164,20 +162,15 @@ int cmd_store(int argc, char **argv)
 	if (output_open(&output, job.report.output))
 		return STATUS_FAILED;
 	status = output_begin(&output);
-	job.out = output.file;
-	json = json_to(output.file, 4);
-	if (job.report.format == REPORT_JSON) {
-		job.json = &json;
-		json_open_object(&json, NULL);
-		json_text(&json, "nvswap version", nvs_version());
-		json_open_list(&json, action->run == store_checksum ? "files" : "stores");
-	}
+	json = report_writer(&job.report, output.file);
+	job.json = &json;
+	json_open_object(&json, NULL);
+	json_text(&json, "nvswap version", nvs_version());
+	json_open_list(&json, action->run == store_checksum ? "files" : "stores");
 	if (!status)
 		status = action->run(&job);
-	if (job.json) {
-		json_close_list(&json);
-		json_close_object(&json);
-	}
+	json_close_list(&json);
+	json_close_object(&json);
 	closed = output_close(&output);
 	return status ? status : closed;
 }

@@ -2,46 +2,15 @@
 /*
  * `nvswap store convert` gives the state of an optimizer another format, and says what that has rounded.
  */
-#include <inttypes.h>
-
 #include "base/clock.h"
 #include "cli/store/store.h"
-
-static void report_conversion(struct store_job *job, const struct nvs_store_place *place,
-			      const struct nvs_state_conversion *done, double seconds)
-{
-	const char *from = store_formats[done->from], *to = store_formats[done->to];
-	struct json_writer *json = job->json;
-	FILE *out = job->out;
-
-	if (json) {
-		store_open_json(json, place);
-		json_count(json, "commit", done->generation);
-		json_count(json, "step", done->step);
-		json_text(json, "from", from);
-		json_text(json, "to", to);
-		json_count(json, "moments", 2 * done->numel);
-		json_count(json, "rounded", done->rounded);
-		json_real(json, "seconds", seconds);
-		json_close_object(json);
-		return;
-	}
-	store_print_name(out, place->paths[0], place->rank, true);
-	fprintf(out, ", commit %" PRIu64 ": ", done->generation);
-	if (done->from == done->to)
-		fprintf(out, "is in %s already\n", to);
-	else
-		fprintf(out,
-			"converted from %s to %s in %.1f s, %" PRIu64 " of %" PRIu64
-			" moments were rounded\n",
-			from, to, seconds, done->rounded, 2 * done->numel);
-}
 
 static int convert_one(struct store_job *job, const struct nvs_store_place *place)
 {
 	struct nvs_state_conversion done = {.size = sizeof(done)};
 	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_config *config = NULL;
+	struct json_writer *json = job->json;
 	uint64_t begun = clock_ns();
 	struct store_size size;
 	int rc;
@@ -57,7 +26,15 @@ static int convert_one(struct store_job *job, const struct nvs_store_place *plac
 		say("%s", error.text);
 		return STATUS_FAILED;
 	}
-	report_conversion(job, place, &done, (double)(clock_ns() - begun) / 1e9);
+	store_open_json(json, place);
+	json_count(json, "commit", done.generation);
+	json_count(json, "step", done.step);
+	json_text(json, "from", store_formats[done.from]);
+	json_text(json, "to", store_formats[done.to]);
+	json_count(json, "moments", 2 * done.numel);
+	json_count(json, "rounded", done.rounded);
+	json_real(json, "seconds", (double)(clock_ns() - begun) / 1e9);
+	json_close_object(json);
 	return 0;
 }
 

@@ -251,37 +251,22 @@ static int run_copy(struct copy *copy)
 	struct json_writer *json = copy->job->json;
 	const char *file = copy->in ? copy->job->from : copy->job->to;
 	bool optimizer = place->optimizer;
-	FILE *out = copy->job->out;
 	uint64_t begun = clock_ns();
-	double seconds;
-	char size[32];
 
 	copy->error.size = sizeof(copy->error);
 	if (optimizer ? copy_optimizer(copy) : copy_parameters(copy)) {
 		say("%s", copy->error.text);
 		return STATUS_FAILED;
 	}
-	seconds = (double)(clock_ns() - begun) / 1e9;
-	if (json) {
-		store_open_json(json, place);
-		json_text(json, "file", file);
-		json_count(json, "commit", copy->commit);
-		json_count(json, optimizer ? "groups" : "tensors", copy->n);
-		if (optimizer)
-			json_count(json, "step", copy->step);
-		json_count(json, "bytes", copy->nbytes);
-		json_real(json, "seconds", seconds);
-		json_close_object(json);
-		return 0;
-	}
-	store_print_name(out, place->paths[0], place->rank, optimizer);
-	fprintf(out, ", commit %" PRIu64 ": %" PRIu64 " %s%s of %s ", copy->commit, copy->n,
-		optimizer ? "group" : "tensor", plural(copy->n), size_text(copy->nbytes, size));
+	store_open_json(json, place);
+	json_text(json, "file", file);
+	json_count(json, "commit", copy->commit);
+	json_count(json, optimizer ? "groups" : "tensors", copy->n);
 	if (optimizer)
-		fprintf(out, "after %" PRIu64 " step%s ", copy->step, plural(copy->step));
-	fputs(copy->in ? "read from " : "written to ", out);
-	print_visible(out, file);
-	fprintf(out, " in %.1f s\n", seconds);
+		json_count(json, "step", copy->step);
+	json_count(json, "bytes", copy->nbytes);
+	json_real(json, "seconds", (double)(clock_ns() - begun) / 1e9);
+	json_close_object(json);
 	return 0;
 }
 

@@ -39,8 +39,7 @@ struct store_job {
 	uint64_t shard_bytes;
 	unsigned state; /* enum nvs_optimizer_state, that convert makes; STATE_NONE: none */
 	struct report_options report;
-	FILE *out;
-	struct json_writer *json; /* NULL: text */
+	struct json_writer *json;
 };
 
 /* An action on one store; returns the exit status. */
@@ -85,9 +84,7 @@ int store_import(struct store_job *job);
 int store_checksum(struct store_job *job);
 int store_convert(struct store_job *job);
 
-/* Prints "/path  rank 0" or "/path  rank 0, optimizer". */
-void store_print_name(FILE *out, const char *path, uint32_t rank, bool optimizer);
-/* Opens an object with the same. */
+/* Opens an object with path, rank and kind of a store. */
 void store_open_json(struct json_writer *json, const struct nvs_store_place *place);
 /* Opens an object with what describes a store. */
 void store_info_json(struct json_writer *json, const struct nvs_store_place *place,

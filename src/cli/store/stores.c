@@ -145,12 +145,6 @@ int store_opened(const struct nvs_store_place *place, int rc, struct nvs_error *
 			 place->paths[0]);
 }
 
-void store_print_name(FILE *out, const char *path, uint32_t rank, bool optimizer)
-{
-	print_visible(out, path);
-	fprintf(out, "  rank %u%s", rank, optimizer ? ", optimizer" : "");
-}
-
 void store_open_json(struct json_writer *json, const struct nvs_store_place *place)
 {
 	json_open_object(json, NULL);

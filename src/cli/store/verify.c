@@ -3,8 +3,6 @@
  * `nvswap store verify`: reads every byte of the last commit and names each damaged tensor. It goes
  * on after damage.
  */
-#include <inttypes.h>
-
 #include "base/error.h"
 #include "cli/progress.h"
 #include "cli/stop.h"
@@ -48,18 +46,12 @@ static void count(struct store_job *job, const struct nvs_store *store, uint64_t
 	if (!verdict->problem[0])
 		return;
 	tally->damaged++;
-	if (job->json) {
-		json_open_object(job->json, NULL);
-		json_text(job->json, "tensor", tensor.name);
-		json_text(job->json, "path", tensor.path);
-		json_count(job->json, "offset", tensor.offset);
-		json_text(job->json, "problem", verdict->problem);
-		json_close_object(job->json);
-	} else {
-		fputs("  damaged: ", job->out);
-		print_visible(job->out, verdict->problem);
-		fputs("\n", job->out);
-	}
+	json_open_row(job->json);
+	json_text(job->json, "tensor", tensor.name);
+	json_text(job->json, "path", tensor.path);
+	json_count(job->json, "offset", tensor.offset);
+	json_text(job->json, "problem", verdict->problem);
+	json_close_object(job->json);
 }
 
 static int read_all(struct store_job *job, struct nvs_store *store, struct nvs_aio *aio,
@@ -94,7 +86,6 @@ static int verify_one(struct store_job *job, const struct nvs_store_place *place
 	struct tally tally = {.tensors = 0};
 	struct nvs_aio *aio = NULL;
 	int status = STATUS_FAILED;
-	char size[32];
 
 	if (!store)
 		return status;
@@ -106,32 +97,14 @@ static int verify_one(struct store_job *job, const struct nvs_store_place *place
 		nvs_store_close(store);
 		return status;
 	}
-	if (json) {
-		store_info_json(json, place, &info);
-		json_open_list(json, "damaged");
-	} else {
-		store_print_name(job->out, place->paths[0], info.rank, info.optimizer);
-		fputs("\n", job->out);
-		if (info.damaged_copies)
-			fprintf(job->out,
-				"  %u of %u copies of the metadata are damaged; nvswap store "
-				"repair writes them anew\n",
-				info.damaged_copies, info.copies);
-	}
+	store_info_json(json, place, &info);
+	json_open_list(json, "damaged");
 	status = read_all(job, store, aio, &info, &tally);
-	if (json) {
-		json_close_list(json);
-		json_count(json, "verified_tensors", tally.tensors);
-		json_count(json, "verified_bytes", tally.nbytes);
-		json_count(json, "without_checksum", tally.unchecked);
-		json_close_object(json);
-	} else {
-		fprintf(job->out,
-			"  %" PRIu64 " tensor%s of %s read: %" PRIu64 " damaged, %" PRIu64
-			" without a checksum\n",
-			tally.tensors, plural(tally.tensors), size_text(tally.nbytes, size),
-			tally.damaged, tally.unchecked);
-	}
+	json_close_list(json);
+	json_count(json, "verified_tensors", tally.tensors);
+	json_count(json, "verified_bytes", tally.nbytes);
+	json_count(json, "without_checksum", tally.unchecked);
+	json_close_object(json);
 	if (!status && (tally.damaged || info.damaged_copies || info.truncated))
 		status = STATUS_FAILED;
 	nvs_store_close(store);

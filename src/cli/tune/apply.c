@@ -12,35 +12,25 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "cli/tune/tune.h"
 
-#define TEXT_MAX ((off_t)64 << 20) /* limit of nvs_config_load */
+#define TEXT_MAX ((size_t)64 << 20) /* limit of nvs_config_load */
 
 static int read_text(const char *path, struct tune_text *text, struct stat *st)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = 0;
-	FILE *file = fd < 0 ? NULL : fdopen(fd, "r");
 
-	if (!file) {
-		rc = -errno;
-		if (fd >= 0)
-			close(fd);
-		return rc;
-	}
+	if (fd < 0)
+		return -errno;
 	if (fstat(fd, st))
 		rc = -errno;
 	else if (!S_ISREG(st->st_mode))
 		rc = -EINVAL;
-	else if (st->st_size > TEXT_MAX)
-		rc = -EFBIG;
-	else if (!(text->bytes = malloc((size_t)st->st_size + 1)))
-		rc = -ENOMEM;
 	else
-		text->nbytes = fread(text->bytes, 1, (size_t)st->st_size, file);
-	if (!rc && ferror(file))
-		rc = -EIO;
-	fclose(file);
-	return rc;
+		rc = file_read_all(fd, TEXT_MAX, &text->bytes, &text->nbytes);
+	close(fd);
+	return !rc && text->nbytes > TEXT_MAX ? -EFBIG : rc;
 }
 
 /* Makes the new file complete and durable. The owner first, because changing it clears bits of the

@@ -14,6 +14,8 @@
 #include "base/memory/room.h"
 #include "base/numbers.h"
 #include "cli/commands.h"
+#include "cli/modes/model/pattern.h"
+#include "cli/modes/modes.h"
 #include "cli/progress.h"
 #include "cli/stop.h"
 #include "cli/tune/search/statistics.h"
@@ -144,10 +146,9 @@ static int make_and_measure(struct tuning *tuning)
 	const struct tune_options *options = &tuning->options;
 	struct tune_workload *workload = &tuning->workload;
 	double fills = (double)workload->working_set / GIB;
-	uint64_t x = 0x9e3779b97f4a7c15u, *words;
 	int rc;
 
-	workload->fd = tune_make_file(options->directory, workload->working_set, &tuning->error);
+	workload->fd = make_scratch_file(options->directory, workload->working_set, &tuning->error);
 	if (workload->fd < 0)
 		return workload->fd;
 	if (options->objective == TUNE_READ)
@@ -158,17 +159,15 @@ static int make_and_measure(struct tuning *tuning)
 		    (double)options->max_writes / GIB, options->directory, fills);
 	rc = memory_room_check(workload->memory_bytes, NULL, "tune", "stop other programs",
 			       &tuning->error);
-	words = rc ? NULL : huge_map(workload->memory_bytes, NULL);
-	workload->memory = words;
-	/* Random bytes, which no drive can compress. */
-	for (uint64_t i = 0; words && i < workload->memory_bytes / sizeof(*words); i++) {
-		x ^= x << 13;
-		x ^= x >> 7;
-		x ^= x << 17;
-		words[i] = x;
-	}
 	if (!rc)
-		rc = words ? measure_all(tuning) : -ENOMEM;
+		workload->memory = huge_map(workload->memory_bytes, NULL);
+	if (!rc && !workload->memory)
+		rc = -ENOMEM;
+	if (!rc) {
+		/* Random bytes, which no drive can compress. */
+		pattern_block(1, 0, 0, 0, workload->memory, workload->memory_bytes);
+		rc = measure_all(tuning);
+	}
 	close(workload->fd);
 	return rc;
 }

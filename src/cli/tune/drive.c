@@ -6,14 +6,12 @@
  * because overwriting differs from a first write.
  */
 #include <fcntl.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <sys/file.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/file_limit.h"
 #include "base/numbers.h"
 #include "cli/progress.h"
 #include "cli/tune/tune.h"
@@ -97,30 +95,6 @@ int tune_choose_working_set(const struct tune_options *options, const struct tun
 			(unsigned long long)(set / MIB));
 	*working_set = set;
 	return 0;
-}
-
-int tune_make_file(const char *directory, uint64_t nbytes, struct nvs_error *error)
-{
-	int fd, rc = file_may_grow(directory, nbytes, error);
-
-	if (rc)
-		return rc;
-	fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-	if (fd < 0 && errno == EOPNOTSUPP) {
-		char path[PATH_MAX];
-
-		snprintf(path, sizeof(path), "%s/.nvswap-tune-XXXXXX", directory);
-		fd = mkostemp(path, O_CLOEXEC);
-		if (fd >= 0)
-			unlink(path);
-	}
-	if (fd >= 0 && (!file_reserve(fd, 0, nbytes) || errno == EOPNOTSUPP))
-		return fd;
-	rc = error_set(error, -errno, "can't make a file in %.512s: %s", directory,
-		       nvs_strerror(-errno));
-	if (fd >= 0)
-		close(fd);
-	return rc;
 }
 
 uint64_t tune_memory_bytes(const struct nvs_machine_info *machine)

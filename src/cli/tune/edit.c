@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Puts a choice into the text of a configuration, member by member: replaces values that differ,
- * adds what is missing in the indentation of the file, and copies every other byte. The new text is
+ * adds what is missing in the indentation of the block, and copies every other byte. The new text is
  * only returned after the library has read the choice from it.
  */
 #include <stdlib.h>
@@ -28,48 +28,23 @@ static bool is_blank(const struct json_value *value)
 					    value->raw[1 + strspn(value->raw + 1, BLANKS)] == '}');
 }
 
-/* Writes the member behind the last one of the object, spaced like that one, or as the first one. */
-static void add_member(FILE *out, const struct json_value *root, const struct json_value *object,
-		       const struct member *member)
+/* Writes the member behind the last one of the object, on a line of its own if that has one. */
+static void add_member(FILE *out, const struct json_value *object, const struct member *member)
 {
-	bool is_first = !object->first, is_nested = object != root;
-	const struct json_value *like = is_first && is_nested ? root : object, *last = like->first;
-	const char *lead, *gap = ": ", *line = memchr(like->raw, '\n', like->raw_length);
-	int lead_length;
+	const struct json_value *last = object->first;
+	const char *lead, *line;
 
-	if (!last) {
-		lead = !line ? "" : line[-1] == '\r' ? "\r\n  " : "\n  ";
-		lead_length = (int)strlen(lead);
-	} else {
-		while (last->next)
-			last = last->next;
+	while (last && last->next)
+		last = last->next;
+	if (last) {
 		for (lead = last->key_raw; strchr(BLANKS, lead[-1]);)
 			lead--;
 		line = memrchr(lead, '\n', (size_t)(last->key_raw - lead));
 		if (line) /* without blank lines before it */
 			lead = line > lead && line[-1] == '\r' ? line - 1 : line;
-		lead_length = (int)(last->key_raw - lead);
-		if (last->raw[-1] == ':')
-			gap = ":";
-		/* An only member follows the brace; members behind a comma can have other spacing. */
-		if (like->count == 1 && !line) {
-			lead = " ";
-			lead_length = gap[1] == ' ';
-		}
+		fprintf(out, ",%.*s", line ? (int)(last->key_raw - lead) : 1, line ? lead : " ");
 	}
-	if (!is_first)
-		fputc(',', out);
-	if (!is_first || line)
-		fprintf(out, "%.*s", lead_length, lead);
-	if (is_first && is_nested && line) {
-		int indent = lead_length - (*lead == '\r' ? 2 : 1);
-
-		fprintf(out, "%.*s", indent ? indent : 2,
-			indent ? lead + lead_length - indent : "  ");
-	}
-	fprintf(out, "\"%s\"%s%s", member->key, gap, member->value);
-	if (is_first && line && object->raw_length == 2)
-		fprintf(out, "%.*s", lead_length, lead);
+	fprintf(out, "\"%s\": %s", member->key, member->value);
 }
 
 /* Replaces or adds the member, where that is needed. */
@@ -103,7 +78,7 @@ static int set_member(struct tune_text *text, const char *name, const struct mem
 			fputs(member->value, out);
 			from += value->raw_length;
 		} else {
-			add_member(out, root, object, member);
+			add_member(out, object, member);
 		}
 		fwrite(from, 1, (size_t)(text->bytes + text->nbytes - from), out);
 	}

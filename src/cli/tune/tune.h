@@ -92,12 +92,6 @@ int tune_choose_working_set(const struct tune_options *options, const struct tun
 /* The size of the memory used for transfers. */
 uint64_t tune_memory_bytes(const struct nvs_machine_info *machine);
 /*
- * Makes the file to work on, which has no name, so that nothing is left of it however the process
- * ends, and reserves `nbytes` where the file system can. Returns the descriptor. -ENOSPC and other
- * errors of making a file.
- */
-int tune_make_file(const char *directory, uint64_t nbytes, struct nvs_error *error);
-/*
  * Determines the points to consider. -EINVAL: the options leave none; -ENOTSUP: the requested
  * engine does not work here.
  */

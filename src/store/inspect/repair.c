@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/file_limit.h"
+#include "base/files.h"
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"
 #include "store/disk.h"

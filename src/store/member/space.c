@@ -13,7 +13,7 @@
 
 #include "aio/aio.h"
 #include "base/error.h"
-#include "base/file_limit.h"
+#include "base/files.h"
 #include "base/memory/huge_map.h"
 #include "base/memory/room.h"
 #include "store/member/member.h"

@@ -377,6 +377,60 @@ TEST(indented_output_has_the_form_of_fios_json)
 	free(text);
 }
 
+TEST(text_for_people_has_a_line_for_each_member)
+{
+	char *text = NULL;
+	size_t nbytes;
+	FILE *file = open_memstream(&text, &nbytes);
+	struct json_writer json = json_as_text(file);
+
+	assert_non_null(file);
+	json_open_object(&json, NULL);
+	json_text(&json, "io_engine", "a\x1b[2J\xff");
+	json_text(&json, "empty", "");
+	json_null(&json, "null");
+	json_exact(&json, "unknown", NAN);
+	json_count(&json, "memory_bytes", UINT64_C(3) << 29);
+	json_exact(&json, "days", 1.0 / 3);
+	json_texts(&json, "advice", NULL, 0);
+	json_open_list(&json, "paths");
+	for (unsigned i = 1; i <= 2; i++) {
+		json_open_object(&json, NULL);
+		json_count(&json, "rank", i);
+		json_open_list(&json, "shapes");
+		for (unsigned k = 1; k <= 2; k++) {
+			json_open_row(&json);
+			json_bool(&json, "is_whole", k == 1);
+			json_open_list(&json, "shape");
+			for (unsigned d = 1; d <= i; d++)
+				json_count(&json, NULL, d);
+			json_close_list(&json);
+			json_count(&json, "offset", 7);
+			json_close_object(&json);
+		}
+		json_close_list(&json);
+		json_close_object(&json);
+	}
+	json_close_list(&json);
+	json_close_object(&json);
+	assert_int_equal(fclose(file), 0);
+	assert_string_equal(text, "io engine                    a\\x1b[2J\\xff\n"
+				  "memory bytes                 1.50 GiB\n"
+				  "days                         0.3333\n"
+				  "advice none\n"
+				  "paths\n"
+				  "  rank                       1\n"
+				  "  shapes\n"
+				  "    - is whole yes, shape 1, offset 7\n"
+				  "    - is whole no, shape 1, offset 7\n"
+				  "\n"
+				  "  rank                       2\n"
+				  "  shapes\n"
+				  "    - is whole yes, shape 1 2, offset 7\n"
+				  "    - is whole no, shape 1 2, offset 7\n");
+	free(text);
+}
+
 TEST(written_documents_read_back)
 {
 	static const unsigned indents[] = {0, 2, 4};

@@ -56,21 +56,22 @@ static struct wear *make_drive(unsigned percent_used, double written_bytes, uint
 	return wear;
 }
 
-static char *written(void (*write)(FILE *, const struct report *))
+static char *written(bool plain)
 {
 	char *text = NULL;
 	size_t nbytes;
 	FILE *file = open_memstream(&text, &nbytes);
+	struct json_writer json = plain ? json_as_text(file) : json_to(file, 4);
 
 	assert_non_null(file);
-	write(file, &report);
+	info_write(&json, &report);
 	assert_int_equal(fclose(file), 0);
 	return text;
 }
 
 static void expect_text(const char *words)
 {
-	char *text = written(info_text);
+	char *text = written(true);
 
 	assert_says(text, words);
 	free(text);
@@ -105,11 +106,16 @@ TEST(with_a_rated_endurance_the_days_are_what_is_left_of_it)
 	assert_float_equal(wear->own_daily_bytes, 0.2 * TB, 1e6);
 	assert_float_equal(wear->own_days, 527 / 0.2, 0.01);
 	assert_float_equal(wear->job_days, 527, 0.01);
-	expect_text("wear of nvme0n1      3 % of its endurance used by its own account, 73 TB "
-		    "written of "
-		    "600 TB, powered on for 365 days\n"
-		    "                       2635 days left at its own rate so far, 200 GB a day\n"
-		    "                       527 days left at the job's rate, 1 TB a day\n");
+	expect_text("    device                   nvme0n1\n"
+		    "    percentage used          3\n"
+		    "    written bytes            66.39 TiB\n"
+		    "    power on hours           8760\n"
+		    "    endurance bytes          545.70 TiB\n"
+		    "    endurance is rated       yes\n"
+		    "    own bytes per day        186.26 GiB\n"
+		    "    days at own rate         2635\n"
+		    "    job bytes per day        931.32 GiB\n"
+		    "    days at job rate         527\n");
 }
 
 TEST(without_one_the_percentage_used_tells_the_endurance)
@@ -120,8 +126,9 @@ TEST(without_one_the_percentage_used_tells_the_endurance)
 	assert_float_equal(wear->endurance_bytes, 730 * TB, 1e8);
 	assert_float_equal(wear->own_days, 9 * 365, 0.01);
 	assert_float_equal(wear->job_days, 328.5, 0.01);
-	expect_text("10 % of its endurance used by its own account, 73 TB written, powered on");
-	expect_text("about 3285 days left at its own rate so far");
+	expect_text("    percentage used          10\n");
+	expect_text("    endurance is rated       no\n");
+	expect_text("    days at own rate         3285\n");
 }
 
 TEST(a_drive_that_is_new_or_used_up_has_no_false_days)
@@ -136,8 +143,8 @@ TEST(a_drive_that_is_new_or_used_up_has_no_false_days)
 	wear = make_drive(255, 900 * TB, HOURS_PER_YEAR, 600 * TB, 1 * TB);
 	assert_float_equal(wear->own_days, 0, 1e-9);
 	assert_float_equal(wear->job_days, 0, 1e-9);
-	expect_text("255 % of its endurance");
-	expect_text("0 days left at the job's rate");
+	expect_text("    percentage used          255\n");
+	expect_text("    days at job rate         0\n");
 }
 
 TEST(json_has_the_figures_and_null_for_what_is_unknown)
@@ -148,7 +155,7 @@ TEST(json_has_the_figures_and_null_for_what_is_unknown)
 	double number;
 
 	make_drive(10, 73 * TB, HOURS_PER_YEAR, 0, 0);
-	text = written(info_json);
+	text = written(false);
 	assert_int_equal(json_parse(&document, text, strlen(text), "info", 1 << 20, NULL), 0);
 	drive = json_member(json_member(json_root(document), "paths")->first, "drives")->first;
 	assert_true(json_is_string(json_member(drive, "device"), "nvme0n1"));
@@ -171,7 +178,9 @@ TEST(a_drive_that_is_not_nvme_has_no_log)
 	smart_read(wear);
 	wear_forecast(wear, 600 * TB, 1 * TB);
 	assert_true(isnan(wear->own_days) && isnan(wear->job_days));
-	expect_text("wear of sda          it is no NVMe drive, so it has no SMART log of NVMe");
+	expect_text(
+		"    device                   sda\n"
+		"    smart error              it is no NVMe drive, so it has no SMART log of NVMe");
 	*wear = (struct wear){.device = "nvme77n1"};
 	smart_read(wear);
 	expect_text("the SMART log of /dev/nvme77n1 can't be read: No such file");

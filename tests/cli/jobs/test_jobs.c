@@ -462,47 +462,15 @@ TEST(concurrent_jobs_have_their_own_stores)
 
 	plan_file(&plan, "", "[a]\nnumjobs=2\n[b]\n[c]\nstonewall\n[d]\n");
 	for (unsigned i = 0; i < plan.n; i++)
-		assert_int_equal(plan.jobs[i].options.rank, i < 3 ? i : i - 3);
-	jobs_free(&plan);
-}
-
-TEST(given_ranks_are_kept)
-{
-	static const unsigned expected[] = {0, 4, 1, 2, 3};
-	struct bench_plan plan;
-
-	plan_file(&plan, "",
-		  "[global]\ndirectory=/x\n[a]\n[b]\n[c]\nrank=1\n"
-		  "[d]\nrank=2\nnumjobs=2\ndirectory=/y\n");
-	/* Job b names no rank or store, and gets a rank that d does not use. */
-	for (unsigned i = 0; i < plan.n; i++)
-		assert_int_equal(plan.jobs[i].options.rank, expected[i]);
-	jobs_free(&plan);
-}
-
-TEST(two_jobs_of_one_rank_on_one_path_are_refused)
-{
-	struct bench_plan plan;
-
-	assert_file_refused("", "[global]\ndirectory=/x\nrank=1\n[a]\n[b]\n",
-			    "jobs a and b run at the same time on the same path, and both have "
-			    "rank 1");
-	assert_file_refused("", "[global]\ndirectory=/x\n[a]\nrank=1\nnumjobs=3\n[b]\nrank=3\n",
-			    "both have rank 3");
-	plan_file(&plan, "", "[global]\nrank=1\n[a]\ndirectory=/x\n[b]\ndirectory=/y\n");
-	assert_int_equal(plan.jobs[1].options.rank, 1);
-	jobs_free(&plan);
-	plan_file(&plan, "", "[global]\nrank=1\ndirectory=/x\n[a]\n[b]\nstonewall\n");
-	assert_int_equal(plan.jobs[1].options.rank, 1);
+		assert_int_equal(plan.jobs[i].rank, i < 3 ? i : i - 3);
 	jobs_free(&plan);
 }
 
 /* Each allocation fails in turn. */
 TEST(failed_allocations_are_reported)
 {
-	const char *files[] = {write_file("x.ini",
-					  "[global]\nrw=swap\nrank=0\n[a]\n[b]\nnumjobs=2\n"
-					  "rank=1\ndirectory=/x:/y\n")};
+	const char *files[] = {write_file("x.ini", "[global]\nrw=swap\n[a]\n[b]\nnumjobs=2\n"
+						   "directory=/x:/y\n")};
 	uint64_t failed = 1;
 
 	for (uint64_t n = 1; failed; n++) {

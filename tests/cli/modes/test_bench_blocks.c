@@ -390,7 +390,7 @@ TEST(impossible_accesses_are_refused)
 
 	job = new_job(RW_READ, 1ull << 60);
 	assert_true(run_job(job) < 0);
-	assert_says(job->result.error.text, "cannot reserve 1152921504606846976 bytes");
+	assert_says(job->result.error.text, "can't make a file of 1152921504606846976 bytes");
 	assert_int_equal(entries_of(watch.directory), 0);
 }
 

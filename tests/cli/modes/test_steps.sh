@@ -93,8 +93,7 @@ holds memory_is_the_sum_of_its_parts \
 holds unchanged_gradients_are_reported "step['norm'] is None and
 	step['clip'] == step['loss_scale'] == 1"
 holds configuration_of_the_optimizer_is_reported \
-	"config['optimizer'] == {'type': 'AdamW', 'params': {'lr': 1e-3, 'betas': [0.9, 0.999],
-	 'eps': 1e-8, 'weight_decay': 0, 'bias_correction': True, 'adam_w_mode': True}} and
+	"config['optimizer'] == {'type': 'AdamW'} and
 	 config['gradient_clipping'] == 0 and config['bf16'] == {'enabled': True} and
 	 not config['fp16']['enabled'] and config['data_types'] == {'grad_accum_dtype': 'bf16'}"
 holds cpu_per_gib_leaves_the_updates_out \
@@ -151,8 +150,7 @@ holds scaled_and_clipped_gradients_are_reported "step['norm'] > 0.5 and
 holds configuration_of_types_and_clipping_is_reported "config['gradient_clipping'] == 0.5 and
 	config['fp16'] == {'enabled': True, 'loss_scale': 0, 'initial_scale_power': 16,
 	 'loss_scale_window': 1000, 'hysteresis': 2, 'consecutive_hysteresis': False,
-	 'min_loss_scale': 1} and config['optimizer']['params']['lr'] == 2e-3 and
-	config['optimizer']['params']['adam_w_mode'] is False and
+	 'min_loss_scale': 1} and
 	not config['bf16']['enabled'] and config['data_types'] == {'grad_accum_dtype': 'fp16'}"
 config '"bf16": {"enabled": false}' '"weight_decay": 0.1, "bias_correction": false' ''
 json elements_of_fp32_have_four_bytes "step['elements'] == 187500 and
@@ -162,8 +160,7 @@ json state_that_ratio_leaves_in_memory_is_a_figure_of_its_own \
 	"0 < step['memory_host_bytes'] < 12 * 375000 + (1 << 20) and
 	 step['memory_host_bytes'] + step['first_written_bytes'] >= 12 * 375000 and
 	 step['memory_peak_bytes'] == step['memory_pool_bytes'] + step['memory_host_bytes'] +
-	 step['memory_own_bytes'] + step['memory_rest_bytes'] and
-	 config['optimizer']['params']['eps'] == 1e-7" "${SHORT[@]}"
+	 step['memory_own_bytes'] + step['memory_rest_bytes']" "${SHORT[@]}"
 table table_has_the_state_in_memory "^  memory .* state in memory [0-9.]+ [KM]iB, .* the rest" \
 	"${SHORT[@]}"
 config '"bf16": {"enabled": true}' '"eps": 1e-7' '' cpu
@@ -177,8 +174,7 @@ json the_format_of_the_state_is_reported "config['nvswap']['optimizer_state'] ==
 
 config '"bf16": {"enabled": true}' '"weight_decay": 0.1' ''
 sed -i 's/"AdamW\?"/"SGD"/' "$T/config.json"
-json parameters_of_the_type_are_reported "config['optimizer'] == {'type': 'SGD', 'params': {'lr': 2e-3, 'momentum': 0,
-	'dampening': 0, 'weight_decay': 0.1, 'nesterov': False}} and
+json the_state_of_another_rule_is_smaller "config['optimizer'] == {'type': 'SGD'} and
 	8 * 375000 <= step['read_bytes'] < 9 * 375000" "${SHORT[@]}"
 
 # ---- Forward and backward

@@ -215,16 +215,10 @@ TEST(the_text_has_the_figures)
 		"     registered: 66 MiB with the rings",
 		"  bounce       : 0 bytes set aside, 0 bytes went through it",
 		"  verify       : not asked for \\(--verify\\)",
-		"drive nvme0n1: 50 % busy, 11 reads, 12 writes",
 	};
-	static const struct disk_watch disks = {
-		.n = 1,
-
-		.at = {{"nvme0n1", 50, {11, 1, 80, 3, 12, 2, 90, 4, 0, 500, 7}}}};
 	struct run *run = make_run(1);
 
 	run->jobs[0].options.description = "as told";
-	run->report.disks = &disks;
 	assert_lines(written(run, report_text), lines, COUNT(lines));
 	run->report.status = true;
 	assert_int_equal(strncmp(written(run, report_text), "job0: rw=swap", 13), 0);
@@ -657,65 +651,5 @@ TEST(json_plus_has_the_counts_of_fios_buckets)
 		assert_true(number(bins, counts[i].bucket, NULL, NULL) == counts[i].count);
 	assert_null(json_member(at(job, "write", "clat_ns", NULL), "bins"));
 	json_free(document);
-	free_run(run);
-}
-
-/* ---- Drives ---- */
-
-TEST(drive_counters_have_fios_names)
-{
-	static const struct disk_watch disks = {
-		.n = 1,
-
-		.at = {{"vda", 50, {11, 1, 80, 3, 12, 2, 90, 4, 0, 500, 7}}}};
-	static const char *const members[] = {"\"read_ios\": 11,",     "\"write_ios\": 12,",
-					      "\"read_merges\": 1,",   "\"write_merges\": 2,",
-					      "\"read_sectors\": 80,", "\"write_sectors\": 90,",
-					      "\"read_ticks\": 3,",    "\"write_ticks\": 4,",
-					      "\"in_queue\": 7,",      "\"util\": 50.000000\n"};
-	struct run *run = make_run(1);
-
-	run->report.disks = &disks;
-	written(run, report_json);
-	for (unsigned i = 0; i < COUNT(members); i++)
-		assert_non_null(strstr(run->output, members[i]));
-	free_run(run);
-}
-
-TEST_WITH(drives_are_those_beneath_the_paths, NULL, cleanup)
-{
-	const char *memory = memory_directory(), *directory = temp_directory();
-	const char *paths[] = {directory, temp_directory()};
-	struct run *run = make_run(1);
-	struct disk_watch watch;
-	struct nvs_path_info info = {.size = sizeof(info)};
-	struct nvs_error error = {.size = sizeof(error)};
-
-	run->jobs[0].block = NVS_OFFLOAD_PARAM;
-	SUCCEEDS(nvs_path_get_info(directory, &info, &error), &error);
-	SUCCEEDS(nvs_config_set_paths(run->jobs[0].config, NVS_OFFLOAD_PARAM, paths, 2, &error),
-		 &error);
-	disks_begin(&watch, &run->plan);
-	assert_int_equal(watch.n, *info.device != '\0');
-	if (watch.n) {
-		assert_string_equal(watch.at[0].name, info.device);
-		assert_true(watch.at[0].counters[DISK_IOS] > 0);
-	}
-	watch.at[0].counters[DISK_SECTORS] = UINT64_MAX;
-	watch.at[0].counters[DISK_WRITES] = 0;
-	disks_end(&watch);
-	assert_true(watch.n == 0 || watch.at[0].counters[DISK_WRITES] > 0);
-	/* A counter below its earlier value has been reset. */
-	assert_true(watch.n == 0 || watch.at[0].counters[DISK_SECTORS] == 0);
-	if (memory) {
-		SUCCEEDS(nvs_config_set_paths(run->jobs[0].config, NVS_OFFLOAD_PARAM, &memory, 1,
-					      &error),
-			 &error);
-		disks_begin(&watch, &run->plan);
-		assert_int_equal(watch.n, 0);
-		run->report.disks = &watch;
-		assert_null(strstr(written(run, report_text), "drive "));
-		assert_null(strstr(written(run, report_json), "disk_util"));
-	}
 	free_run(run);
 }

@@ -29,7 +29,10 @@ TEST(each_damaged_tensor_is_named)
 	char says[64];
 
 	make_store(quoted(path), 0, 100);
-	SAYS(0, "100 tensors of 1.91 MiB read: 0 damaged, 0 without a checksum", "verify %s", path);
+	SAYS(0,
+	     "damaged none\n  verified tensors           100\n  verified bytes             1.91 "
+	     "MiB\n  without checksum           0\n",
+	     "verify %s", path);
 	damage(data, place_of(path, 7));
 	damage(data, place_of(path, 99) + NUMEL * 4 - 1);
 	EXITS(1, "verify %s", path);
@@ -37,7 +40,7 @@ TEST(each_damaged_tensor_is_named)
 	assert_says(output, "tensor t7: its 20000 bytes in ");
 	assert_says(output, says);
 	assert_says(output, "tensor t99:");
-	assert_says(output, "read: 2 damaged");
+	assert_int_equal(count_of("- tensor "), 2);
 	SAYS(1, "\"tensor\": \"t7\"", "verify %s --output-format json", path);
 	assert_says(output, "\"verified_tensors\": 100");
 	damage(data, place_of(path, 7));
@@ -52,7 +55,7 @@ TEST(a_truncated_store_is_damaged_and_its_lost_tensors_are_named)
 
 	make_store(quoted(path), 0, 3);
 	assert_int_equal(truncate(path_in(path, "nvswap/rank0/data"), (off_t)place_of(path, 2)), 0);
-	SAYS(1, "damaged, commit 1 of ", "list %s", path);
+	SAYS(1, "state damaged, member 0, nmembers 1, commit 1, ", "list %s", path);
 	assert_says(output, says);
 	SAYS(1, says, "list %s --output-format json", path);
 	SAYS(1, says, "show %s", path);
@@ -61,7 +64,7 @@ TEST(a_truncated_store_is_damaged_and_its_lost_tensors_are_named)
 	SAYS(1, says, "repair %s --rollback", path);
 	SAYS(1, says, "verify %s", path);
 	assert_says(output, "tensor t2: ");
-	assert_says(output, "read: 1 damaged");
+	assert_int_equal(count_of("- tensor "), 1);
 	EXITS(0, "remove %s", path);
 	assert_int_equal(entries_of(path), 0);
 }
@@ -100,15 +103,20 @@ TEST(damaged_copies_are_repaired)
 		uint64_t offset;
 		const char *says;
 	} damages[] = {
-		{"nvswap/rank0/data", 60, "1 of labels, 0 of the manifest"},
-		{"nvswap/rank0/data", (1 << 20) + 60, "1 of labels, 0 of the manifest"},
-		{"nvswap/rank0/manifest.0", 30, "0 of labels, 1 of the manifest"},
-		{"nvswap/rank0/manifest.2", 200, "0 of labels, 1 of the manifest"},
+		{"nvswap/rank0/data", 60,
+		 "labels                     1\n  manifests                  0\n"},
+		{"nvswap/rank0/data", (1 << 20) + 60,
+		 "labels                     1\n  manifests                  0\n"},
+		{"nvswap/rank0/manifest.0", 30,
+		 "labels                     0\n  manifests                  1\n"},
+		{"nvswap/rank0/manifest.2", 200,
+		 "labels                     0\n  manifests                  1\n"},
 	};
 	const char *path = temp_directory();
 
 	make_store(quoted(path), 0, 2);
-	SAYS(0, "nothing is damaged", "repair %s", path);
+	SAYS(0, "labels                     0\n  manifests                  0\n", "repair %s",
+	     path);
 	for (size_t i = 0; i < COUNT(damages); i++) {
 		damage(path_in(path, damages[i].file), damages[i].offset);
 		EXITS(1, "list %s", path);
@@ -162,17 +170,19 @@ TEST(a_label_of_an_earlier_commit_is_described_and_rolled_back_only_when_asked)
 	close(fd);
 	damage(data, 60);
 	SAYS(1, "the last commit is number 2, as a manifest says", "show %s", path);
-	assert_says(output, "commit        2 of ");
-	assert_int_equal(count_of("label     damaged"), 1);
-	assert_int_equal(count_of("label     older    commit 1 "), 1);
-	assert_int_equal(count_of("manifest  current  commit 2 "), 2);
-	assert_int_equal(count_of("manifest  older    commit 1 "), 2);
+	assert_says(output, "commit                     2\n");
+	assert_int_equal(count_of("label, state damaged"), 1);
+	assert_int_equal(count_of("label, state older"), 1);
+	assert_int_equal(count_of("manifest, state current"), 2);
+	assert_int_equal(count_of("manifest, state older"), 2);
 	SAYS(1, "the last commit is number 2, as a manifest says", "list %s", path);
 	SAYS(1, "the last commit is number 2, as a manifest says", "verify %s", path);
 	SAYS(1, "the last commit is number 2, as a manifest says", "repair %s", path);
-	SAYS(0, "commit 2 is lost, went back to commit 1", "repair %s --rollback", path);
-	SAYS(0, "nothing is damaged", "repair %s", path);
-	SAYS(0, "1 tensor of", "verify %s", path);
+	SAYS(0, "commit                     1\n  lost commit                2\n",
+	     "repair %s --rollback", path);
+	SAYS(0, "labels                     0\n  manifests                  0\n", "repair %s",
+	     path);
+	SAYS(0, "verified tensors           1\n", "verify %s", path);
 	engine = open_engine(quoted(path), 0, true);
 	assert_int_equal(nvs_engine_generation(engine), 1);
 	write_tensors(engine, 2);
@@ -190,8 +200,10 @@ TEST(a_lost_commit_whose_headers_are_whole_is_rolled_back)
 	make_two_commits(quoted(path));
 	damage(path_in(path, "nvswap/rank0/manifest.1"), 200);
 	assert_int_equal(truncate(path_in(path, "nvswap/rank0/manifest.3"), 130), 0);
-	SAYS(0, "commit 2 is lost, went back to commit 1", "repair %s --rollback", path);
-	SAYS(0, "nothing is damaged", "repair %s", path);
+	SAYS(0, "commit                     1\n  lost commit                2\n",
+	     "repair %s --rollback", path);
+	SAYS(0, "labels                     0\n  manifests                  0\n", "repair %s",
+	     path);
 }
 
 TEST(a_lost_commit_is_rolled_back_only_when_asked)
@@ -203,8 +215,9 @@ TEST(a_lost_commit_is_rolled_back_only_when_asked)
 	damage(path_in(path, "nvswap/rank0/manifest.1"), 200);
 	damage(path_in(path, "nvswap/rank0/manifest.3"), 30);
 	SAYS(1, "no copy of it is valid", "repair %s", path);
-	SAYS(0, "commit 2 is lost, went back to commit 1", "repair %s --rollback", path);
-	SAYS(0, "1 tensor of", "verify %s", path);
+	SAYS(0, "commit                     1\n  lost commit                2\n",
+	     "repair %s --rollback", path);
+	SAYS(0, "verified tensors           1\n", "verify %s", path);
 	engine = open_engine(quoted(path), 0, true);
 	assert_int_equal(nvs_engine_generation(engine), 1);
 	SUCCEEDS(nvs_engine_close(engine, &error), &error);
@@ -335,7 +348,7 @@ TEST(one_store_is_removed_and_others_stay)
 	make_store(quoted(path), 1, 1);
 	SAYS(1, "holds several stores", "remove %s", path);
 	EXITS(1, "remove %s --rank 2", path);
-	SAYS(0, "rank 0: removed", "remove %s --rank 0", path);
+	SAYS(0, "removed                    store", "remove %s --rank 0", path);
 	EXITS(0, "list %s", path);
 	assert_null(strstr(output, "rank 0"));
 	assert_says(output, "rank 1");
@@ -361,7 +374,7 @@ TEST(a_store_without_its_data_is_described_and_removed)
 	nvs_store_close(store);
 	assert_int_equal(info.state, NVS_STORE_DAMAGED);
 	assert_non_null(strstr(info.problem, "data is missing: the store is damaged"));
-	SAYS(1, "damaged: ", "list %s", path);
+	SAYS(1, "state damaged, ", "list %s", path);
 	assert_says(output, "data is missing: the store is damaged");
 	SAYS(1, "data is missing: the store is damaged", "repair %s", path);
 	EXITS(0, "remove %s", path);
@@ -443,7 +456,8 @@ TEST(a_raw_device_is_repaired_and_removed)
 	make_store(quoted(device), 0, 2);
 	damage(device, 60);
 	damage(device, (2 << 20) + 30);
-	SAYS(0, "1 of labels, 1 of the manifest", "repair %s", device);
+	SAYS(0, "labels                     1\n  manifests                  1\n", "repair %s",
+	     device);
 	EXITS(0, "verify %s", device);
 	EXITS(0, "remove %s", device);
 	SAYS(1, "holds no store", "list %s", device);
@@ -468,8 +482,9 @@ TEST(garbage_in_a_label_of_a_raw_device_is_repaired)
 	make_store(quoted(device), 0, 2);
 	for (unsigned copy = 0; copy < 2; copy++) {
 		spoil(device, (uint64_t)copy << 20, 512, 'g');
-		SAYS(1, "1 of 6 copies of the metadata damaged", "list %s", device);
-		SAYS(0, "1 of labels, 0 of the manifest", "repair %s", device);
+		SAYS(1, "copies 6, damaged copies 1", "list %s", device);
+		SAYS(0, "labels                     1\n  manifests                  0\n",
+		     "repair %s", device);
 		EXITS(0, "list %s", device);
 	}
 }
@@ -482,7 +497,7 @@ TEST(a_raw_device_with_lost_labels_is_described_and_removed)
 		make_store(quoted(device), 0, 2);
 		spoil(device, 0, 4096, byte);
 		spoil(device, 1 << 20, 4096, byte);
-		SAYS(1, "2 of 2 copies of the metadata damaged", "list %s", device);
+		SAYS(1, "copies 2, damaged copies 2", "list %s", device);
 		assert_null(strstr(output, "wipe"));
 		SAYS(1, "there is manifest number 1", "show %s", device);
 		SAYS(1, "there is manifest number 1", "repair %s", device);

@@ -39,13 +39,17 @@ static uint64_t length_of(const char *name)
 TEST(what_is_written_is_what_the_engine_compares_with)
 {
 	make_model();
-	SAYS(0, "a.safetensors.checksums: checksums of 4 tensors of 40.19 MiB", "checksum %s",
-	     model);
-	assert_says(output, "b.safetensors.checksums: checksums of 3 tensors of");
-	SAYS(0, "7 tensors of 40.32 MiB read: 0 damaged, 0 without a checksum",
+	SAYS(0,
+	     "a.safetensors.checksums\n  tensors                    4\n  bytes                     "
+	     " 40.19 MiB\n",
+	     "checksum %s", model);
+	assert_says(output, "b.safetensors.checksums\n  tensors                    3\n");
+	SAYS(0,
+	     "damaged none\n  tensors                    7\n  bytes                      40.32 "
+	     "MiB\n  without checksum           0\n",
 	     "checksum --check %s", model);
 	/* A file of them alone. */
-	SAYS(0, "3 tensors", "checksum --check %s/b.safetensors", model);
+	SAYS(0, "tensors                    3\n", "checksum --check %s/b.safetensors", model);
 }
 
 TEST(each_damaged_tensor_of_files_is_named)
@@ -54,10 +58,10 @@ TEST(each_damaged_tensor_of_files_is_named)
 	EXITS(0, "checksum %s", model);
 	damage(path_in(model, "a.safetensors"), length_of("a.safetensors") - 1);
 	damage(path_in(model, "b.safetensors"), length_of("b.safetensors") - 1);
-	SAYS(1, "damaged: t3: the bytes of", "checksum --check %s", model);
-	assert_says(output, "damaged: t6: the bytes of");
+	SAYS(1, "problem t3: the bytes of", "checksum --check %s", model);
+	assert_says(output, "problem t6: the bytes of");
 	assert_says(output, path_in(model, "b.safetensors"));
-	assert_says(output, "7 tensors of 40.32 MiB read: 2 damaged");
+	assert_int_equal(count_of("- tensor "), 2);
 	SAYS(1, "\"tensor\": \"t6\"", "checksum --check --output-format json %s", model);
 	assert_int_equal(count_of("\"problem\""), 2);
 	/* They are what the files have now. */
@@ -72,7 +76,7 @@ TEST(checksums_go_to_another_directory_and_leave_the_model)
 	make_model();
 	assert_int_equal(chmod(model, 0500), 0);
 	EXITS(0, "checksum --to %s %s", to, model);
-	SAYS(0, "0 damaged, 0 without", "checksum --check --to %s %s", to, model);
+	SAYS(0, "damaged none", "checksum --check --to %s %s", to, model);
 	SAYS(1, "has no checksums: \"nvswap store checksum", "checksum --check %s", model);
 	assert_int_equal(chmod(model, 0700), 0);
 	SAYS(1, "can't write", "checksum --to %s/none %s", to, model);
@@ -90,7 +94,7 @@ TEST(checksums_of_two_files_of_one_name_do_not_replace_each_other)
 	     path_in(parts, "unet/a.safetensors"));
 	assert_int_equal(entries_of(to), 0);
 	EXITS(0, "checksum %s/a.safetensors %s", model, path_in(parts, "unet/a.safetensors"));
-	SAYS(0, "0 damaged, 0 without", "checksum --check %s/a.safetensors %s", model,
+	SAYS(0, "damaged none", "checksum --check %s/a.safetensors %s", model,
 	     path_in(parts, "unet/a.safetensors"));
 }
 
@@ -110,8 +114,9 @@ TEST(what_checksum_can_not_read_or_does_not_take_is_refused)
 	make_model();
 	SAYS(1, "has no model.safetensors", "checksum %s", temp_directory());
 	SAYS(1, "No such file", "checksum %s/none.safetensors", model);
-	SAYS(2, "--rank chooses stores", "checksum --rank 0 %s", model);
-	SAYS(2, "--kind chooses stores", "checksum --kind optimizer %s", model);
+	SAYS(2, "--rank is an option of nvswap store list, show, ", "checksum --rank 0 %s", model);
+	SAYS(2, "--kind is an option of nvswap store list, show, ", "checksum --kind optimizer %s",
+	     model);
 	SAYS(2, "--check is an option of nvswap store checksum", "verify --check %s", model);
 	SAYS(2, "--to is an option of nvswap store export and checksum", "verify --to x %s", model);
 }

@@ -42,9 +42,13 @@ TEST(tensors_leave_a_store_and_come_back)
 	const char *from = temp_directory(), *to = temp_directory();
 
 	make_store(quoted(from), 0, TENSORS);
-	SAYS(0, "commit 1: 40 tensors of 781.25 KiB written to ",
+	SAYS(0,
+	     "commit                     1\n  tensors                    40\n  bytes               "
+	     "       781.25 KiB\n",
 	     "export --to %s/all.safetensors %s", to, from);
-	SAYS(0, "rank 2, commit 1: 40 tensors of 781.25 KiB read from ",
+	SAYS(0,
+	     "commit                     1\n  tensors                    40\n  bytes               "
+	     "       781.25 KiB\n",
 	     "import --from %s/all.safetensors --rank 2 %s", to, to);
 	holds(quoted(to), 2, TENSORS);
 	EXITS(0, "verify %s", from);
@@ -63,7 +67,7 @@ TEST(a_name_that_is_not_utf8_leaves_the_store_in_a_form_that_is)
 	SUCCEEDS(table_rename(engine, table_find(engine, "t1"), "t\xff", &error), &error);
 	engine_unlock(engine);
 	SUCCEEDS(nvs_engine_close(engine, &error), &error);
-	SAYS(0, "2 tensors", "export --to %s/all.pt %s", from, from);
+	SAYS(0, "tensors                    2\n", "export --to %s/all.pt %s", from, from);
 	file = path_in(from, "all.pt");
 	SUCCEEDS(nvs_checkpoint_open(&checkpoint, file, &error), &error);
 	assert_int_equal(nvs_checkpoint_get(checkpoint, 1, &tensor), 0);
@@ -167,7 +171,8 @@ TEST(tensors_that_the_file_lacks_stay)
 	make_store(quoted(path), 0, 2);
 	EXITS(0, "export --to %s/two.safetensors %s", path, path);
 	make_store(quoted(path), 0, 5);
-	SAYS(0, "2 tensors", "import --from %s/two.safetensors %s", path, path);
+	SAYS(0, "tensors                    2\n", "import --from %s/two.safetensors %s", path,
+	     path);
 	holds(quoted(path), 0, 5);
 }
 
@@ -215,7 +220,7 @@ TEST(a_failed_import_leaves_the_commit_of_before)
 	assert_int_equal(truncate(file, status.st_size - 1), 0);
 	EXITS(1, "import --from %s %s", file, path);
 	EXITS(1, "import --from %s/none.safetensors %s", path, path);
-	SAYS(0, "commit 1 of", "list %s", path);
+	SAYS(0, "commit 1, ", "list %s", path);
 	holds(quoted(path), 0, 3);
 }
 

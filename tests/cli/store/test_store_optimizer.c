@@ -110,9 +110,13 @@ TEST(state_leaves_a_store_and_comes_back)
 	snprintf(run, sizeof(run), "%s/run", from);
 	assert_int_equal(mkdir(run, 0700), 0);
 	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
-		SAYS(0, "rank 0, optimizer, commit ", "export --to %s/%s %s", from, names[i], from);
-		assert_says(output, "2 groups of 3.43 MiB after 3 steps written to ");
-		SAYS(0, "2 groups of 3.43 MiB after 3 steps read from ",
+		SAYS(0, "kind                       optimizer", "export --to %s/%s %s", from,
+		     names[i], from);
+		assert_says(output, "groups                     2\n  step                       "
+				    "3\n  bytes                      3.43 MiB\n");
+		SAYS(0,
+		     "groups                     2\n  step                       3\n  bytes        "
+		     "              3.43 MiB\n",
 		     "import --kind optimizer --from %s/%s %s", from, names[i], to);
 		is_as(&from, 1, to);
 		EXITS(0, "remove %s", to);
@@ -177,14 +181,15 @@ TEST(state_of_a_group_whose_name_is_not_utf8_leaves_the_store_in_a_form_that_is)
 		struct nvs_checkpoint *checkpoint;
 		unsigned found = 0;
 
-		SAYS(0, "2 groups", "export --to %s/%s %s", from, files[i], from);
+		SAYS(0, "groups                     2\n", "export --to %s/%s %s", from, files[i],
+		     from);
 		SUCCEEDS(nvs_checkpoint_open(&checkpoint, path_in(from, files[i]), &error), &error);
 		for (size_t t = 0; !nvs_checkpoint_get(checkpoint, t, &tensor); t++)
 			found += strstr(tensor.name, "h\\xffad") != NULL;
 		assert_int_equal(found, 3);
 		nvs_checkpoint_close(checkpoint);
 	}
-	SAYS(0, "2 groups", "export --to %s/step3 %s", from, from);
+	SAYS(0, "groups                     2\n", "export --to %s/step3 %s", from, from);
 	assert_int_equal(stat(path_in(from, "step3/zero/h\\xffad/exp_avg.pt"), &status), 0);
 }
 
@@ -320,16 +325,18 @@ TEST(a_store_is_converted_to_another_format_and_back)
 
 	make_state(&path, 1, 3);
 	make_state(&same, 1, 3);
-	SAYS(0, "converted from fp32 to bf16 in ", "convert --optimizer-state bf16 %s", path);
-	assert_says(output, " of 600016 moments were rounded");
+	SAYS(0, "from                       fp32\n  to                         bf16\n",
+	     "convert --optimizer-state bf16 %s", path);
+	assert_says(output, "moments                    600016");
 	assert_int_equal(nvs_optimizer_open(&optimizer, config, specs, GROUPS, NULL, &error),
 			 -ESTALE);
 	assert_says(error.text, "nvswap store convert --optimizer-state fp32");
 	nvs_config_close(config);
 	/* Of the rounded state nothing more is lost. */
-	SAYS(0, ", 0 of 600016 moments", "convert --kind optimizer --optimizer-state split %s",
-	     path);
-	SAYS(0, "is in fp32 already", "convert --optimizer-state fp32 %s", path);
+	SAYS(0, "rounded                    0\n",
+	     "convert --kind optimizer --optimizer-state split %s", path);
+	SAYS(0, "from                       fp32\n  to                         fp32\n",
+	     "convert --optimizer-state fp32 %s", path);
 	EXITS(0, "convert --optimizer-state bf16 %s", same);
 	EXITS(0, "convert --optimizer-state fp32 %s", same);
 	is_as(&path, 1, same);

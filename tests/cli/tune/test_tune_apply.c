@@ -21,14 +21,6 @@ static const struct tune_point point = {NVS_IOENGINE_IO_URING, 524288, 16, 2, tr
 #define FIVE                                                                                       \
 	"\"block_size\": 524288, \"queue_depth\": 16, \"thread_count\": 2, "                       \
 	"\"single_submit\": true, \"overlap_events\": false"
-#define FIVE_TIGHT                                                                                 \
-	"\"block_size\":524288,\"queue_depth\":16,\"thread_count\":2,"                             \
-	"\"single_submit\":true,\"overlap_events\":false"
-#define LINES(lead)                                                                                \
-	lead "\"block_size\": 524288," lead "\"queue_depth\": 16," lead                            \
-	     "\"thread_count\": 2," lead "\"single_submit\": true," lead                           \
-	     "\"overlap_events\": false"
-
 static struct nvs_error error = {.size = sizeof(error)};
 static enum nvs_ioengine named;
 
@@ -105,29 +97,28 @@ TEST(missing_keys_are_added_in_the_indentation_of_the_block)
 		   "\r\n    \"thread_count\": 2,\r\n    \"single_submit\": true,"
 		   "\r\n    \"overlap_events\": false\r\n  }\r\n}\r\n");
 	check_edit("{\"aio\":{\"queue_depth\":16}}", false,
-		   "{\"aio\":{\"queue_depth\":16,\"block_size\":524288,\"thread_count\":2,"
-		   "\"single_submit\":true,\"overlap_events\":false}}");
+		   "{\"aio\":{\"queue_depth\":16, \"block_size\": 524288, \"thread_count\": 2, "
+		   "\"single_submit\": true, \"overlap_events\": false}}");
 	check_edit("{ \"aio\": { \"block_size\": 1024 } }", false, "{ \"aio\": { " FIVE " } }");
 }
 
-TEST(a_missing_block_is_added_in_the_indentation_of_the_file)
+TEST(a_missing_block_is_added_on_one_line)
 {
-	check_edit("{\n  \"a\": 1\n}\n", false,
-		   "{\n  \"a\": 1,\n  \"aio\": {" LINES("\n    ") "\n  }\n}\n");
+	check_edit("{\n  \"a\": 1\n}\n", false, "{\n  \"a\": 1,\n  \"aio\": {" FIVE "}\n}\n");
 	check_edit("{\n\t\"a\": {\n\t\t\"b\": 2\n\t}\n}", false,
-		   "{\n\t\"a\": {\n\t\t\"b\": 2\n\t},\n\t\"aio\": {" LINES("\n\t\t") "\n\t}\n}");
+		   "{\n\t\"a\": {\n\t\t\"b\": 2\n\t},\n\t\"aio\": {" FIVE "}\n}");
 	check_edit("{\r\n    \"a\": []\r\n}", false,
-		   "{\r\n    \"a\": [],\r\n    \"aio\": {" LINES("\r\n        ") "\r\n    }\r\n}");
-	check_edit("{\n\"a\": 1\n}", false, "{\n\"a\": 1,\n\"aio\": {" LINES("\n  ") "\n}\n}");
+		   "{\r\n    \"a\": [],\r\n    \"aio\": {" FIVE "}\r\n}");
+	check_edit("{\n\"a\": 1\n}", false, "{\n\"a\": 1,\n\"aio\": {" FIVE "}\n}");
 	check_edit("{\"a\": 1}", false, "{\"a\": 1, \"aio\": {" FIVE "}}");
-	check_edit("{\"a\":1,\"b\":2}", false, "{\"a\":1,\"b\":2,\"aio\":{" FIVE_TIGHT "}}");
+	check_edit("{\"a\":1,\"b\":2}", false, "{\"a\":1,\"b\":2, \"aio\": {" FIVE "}}");
 	check_edit("{}", false, "{\"aio\": {" FIVE "}}");
-	check_edit("{\n}\n", false, "{\n  \"aio\": {" LINES("\n    ") "\n  }\n}\n");
-	check_edit("{\r\n}\r\n", false, "{\r\n  \"aio\": {" LINES("\r\n    ") "\r\n  }\r\n}\r\n");
+	check_edit("{\n}\n", false, "{\"aio\": {" FIVE "}\n}\n");
+	check_edit("{\r\n}\r\n", false, "{\"aio\": {" FIVE "}\r\n}\r\n");
 	check_edit("{\"a\": 1, \"aio\": {}, \"b\": 2}", false,
 		   "{\"a\": 1, \"aio\": {" FIVE "}, \"b\": 2}");
 	check_edit("{\n  \"aio\": null,\n  \"b\": 2\n}", false,
-		   "{\n  \"aio\": {" LINES("\n    ") "\n  },\n  \"b\": 2\n}");
+		   "{\n  \"aio\": {" FIVE "},\n  \"b\": 2\n}");
 }
 
 TEST(comments_and_last_commas_stay)
@@ -141,7 +132,7 @@ TEST(comments_and_last_commas_stay)
 		   "\n    \"single_submit\": true,\n    \"overlap_events\": false, // now\n"
 		   "  },\n  \"x\": Infinity, # as accelerate has it\n}\n");
 	check_edit("{\n  \"a\": 1, // one\n}\n", false,
-		   "{\n  \"a\": 1,\n  \"aio\": {" LINES("\n    ") "\n  }, // one\n}\n");
+		   "{\n  \"a\": 1,\n  \"aio\": {" FIVE "}, // one\n}\n");
 	check_edit("{\"aio\": { /* \"queue_depth\": 4 */ }}", false,
 		   "{\"aio\": {" FIVE " /* \"queue_depth\": 4 */ }}");
 }

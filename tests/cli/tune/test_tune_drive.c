@@ -15,6 +15,7 @@
 
 #include "aio/aio.h"
 #include "base/clock.h"
+#include "cli/modes/modes.h"
 #include "cli/tune/tune.h"
 #include "config/config.h"
 #include "support/tests.h"
@@ -54,7 +55,7 @@ static void begin(uint64_t working_set)
 	directory = temp_directory();
 	load = (struct tune_workload){.open = open_real,
 				      .now_ns = real_ns,
-				      .fd = tune_make_file(directory, working_set, &error),
+				      .fd = make_scratch_file(directory, working_set, &error),
 				      .working_set = working_set,
 				      .memory = aligned_alloc(4096, 64 * MIB),
 				      .memory_bytes = 64 * MIB,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The report of nvswap info as JSON. Members have the names of the public structures; unknown
- * numbers are null.
+ * The report of nvswap info, as JSON or text. Members have the names of the public structures; unknown
+ * numbers are null, which text leaves out.
  */
 #include <math.h>
 #include <stdint.h>
@@ -88,11 +88,17 @@ static void put_drives(struct json_writer *json, const struct report *report,
 		json_text(json, "device", wear->device);
 		if (!known)
 			json_text(json, "smart_error", wear->why);
+		else if (wear->endurance_bytes <= 0)
+			json_text(json, "note",
+				  "how long it lasts is not known yet: --tbw tells what it is "
+				  "rated for");
 		count_if(json, "percentage_used", known, wear->percent_used);
 		json_exact(json, "written_bytes", known ? wear->written_bytes : NAN);
 		json_exact(json, "power_on_hours", known ? wear->power_on_hours : NAN);
 		json_exact(json, "endurance_bytes",
 			   wear->endurance_bytes > 0 ? wear->endurance_bytes : NAN);
+		if (wear->endurance_bytes > 0)
+			json_bool(json, "endurance_is_rated", wear->rated);
 		json_exact(json, "own_bytes_per_day",
 			   wear->own_daily_bytes > 0 ? wear->own_daily_bytes : NAN);
 		json_exact(json, "days_at_own_rate", wear->own_days);
@@ -104,26 +110,24 @@ static void put_drives(struct json_writer *json, const struct report *report,
 	json_close_list(json);
 }
 
-void info_json(FILE *out, const struct report *report)
+void info_write(struct json_writer *json, const struct report *report)
 {
-	struct json_writer json = json_to(out, 4);
-
-	json_open_object(&json, NULL);
-	json_text(&json, "nvswap version", nvs_version());
-	info_json_machine(&json, &report->machine);
-	json_open_list(&json, "paths");
+	json_open_object(json, NULL);
+	json_text(json, "nvswap version", nvs_version());
+	info_json_machine(json, &report->machine);
+	json_open_list(json, "paths");
 	for (unsigned i = 0; i < report->npaths; i++) {
-		json_open_object(&json, NULL);
-		json_text(&json, "path", report->paths[i].asked);
+		json_open_object(json, NULL);
+		json_text(json, "path", report->paths[i].asked);
 		if (report->paths[i].status) {
-			json_text(&json, "error", report->paths[i].error.text);
+			json_text(json, "error", report->paths[i].error.text);
 		} else {
-			info_json_path(&json, &report->paths[i].info);
-			put_drives(&json, report, &report->paths[i]);
+			info_json_path(json, &report->paths[i].info);
+			put_drives(json, report, &report->paths[i]);
 		}
-		json_close_object(&json);
+		json_close_object(json);
 	}
-	json_close_list(&json);
-	json_texts(&json, "advice", report->advice, report->nadvice);
-	json_close_object(&json);
+	json_close_list(json);
+	json_texts(json, "advice", report->advice, report->nadvice);
+	json_close_object(json);
 }

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Before a file grows: the limit on its size (RLIMIT_FSIZE, ulimit -f), and space on the drive. */
-#ifndef BASE_FILE_LIMIT_H
-#define BASE_FILE_LIMIT_H
+/*
+ * Before a file grows: the limit on its size (RLIMIT_FSIZE, ulimit -f), and space on the drive. And
+ * the reading of short files.
+ */
+#ifndef BASE_FILES_H
+#define BASE_FILES_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "nvswap.h"
@@ -17,5 +21,10 @@ int file_may_grow(const char *path, uint64_t nbytes, struct nvs_error *error);
  * it.
  */
 int file_reserve(int fd, int mode, uint64_t nbytes);
+/*
+ * Reads a file or pipe to its end, or until it exceeds `most` bytes: *nbytes of malloc'ed text, with
+ * a 0 behind it. -ENOMEM; errno of reading.
+ */
+int file_read_all(int fd, size_t most, char **text, size_t *nbytes);
 
 #endif

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/file_limit.h"
+#include "base/files.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "base/error.h"
 
@@ -34,4 +36,37 @@ int file_reserve(int fd, int mode, uint64_t nbytes)
 		rc = fallocate(fd, mode, 0, (off_t)nbytes);
 	while (rc && errno == EINTR);
 	return rc;
+}
+
+int file_read_all(int fd, size_t most, char **text, size_t *nbytes)
+{
+	size_t room = 0, used = 0;
+	char *data = NULL;
+	ssize_t n = 1;
+	int rc = 0;
+
+	while (n && !rc && used <= most) {
+		if (used + 1 >= room) {
+			char *more = realloc(data, room = room ? room * 2 : 16384);
+
+			if (!more) {
+				rc = -ENOMEM;
+				break;
+			}
+			data = more;
+		}
+		n = read(fd, data + used, room - 1 - used);
+		if (n < 0)
+			rc = errno == EINTR ? 0 : -errno;
+		else
+			used += (size_t)n;
+	}
+	if (rc) {
+		free(data);
+		return rc;
+	}
+	data[used] = '\0';
+	*text = data;
+	*nbytes = used;
+	return 0;
 }
