@@ -326,13 +326,6 @@ int batch_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, s
 		return rc;
 	engine_lock(engine);
 	rc = wait_for_engine(engine, (struct turn){.tensors = tensors, .n = n}, error);
-	if (!rc)
-		rc = check_unpinned(engine, tensors, n, error);
-	for (size_t i = 0; i < n && !rc; i++)
-		if (in_flight(tensors[i]))
-			rc = error_about(error, -EBUSY, tensors[i]->rest->name, 0, 0,
-					 "%s is in flight: wait for it first",
-					 tensors[i]->rest->name);
 	for (size_t i = 0; i < n && !rc; i++) {
 		struct nvs_tensor *tensor = tensors[i];
 

@@ -156,6 +156,13 @@ int wait_for_engine(struct nvs_engine *engine, struct turn turn, struct nvs_erro
 		(void)events_wait(engine, UINT64_MAX);
 	}
 	turn_end(engine, &turn);
+	if (!rc)
+		rc = check_unpinned(engine, turn.tensors, turn.n, error);
+	for (size_t i = 0; i < turn.n && !rc; i++)
+		if (in_flight(turn.tensors[i]))
+			rc = error_about(error, -EBUSY, turn.tensors[i]->rest->name, 0, 0,
+					 "%s is in flight: wait for it first",
+					 turn.tensors[i]->rest->name);
 	return rc;
 }
 
