@@ -209,6 +209,28 @@ NVS_API int nvs_tensor_pin(struct nvs_engine *engine, struct nvs_tensor *const *
 NVS_API int nvs_tensor_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 			       size_t n, int timeout_ms, uint64_t *pin, struct nvs_error *error);
 /*
+ * Keeps the calling thread's place among the calls that wait for room, for a thread that waits in
+ * short timeouts to do something in between: a call of nvs_tensor_pin, nvs_tensor_swap_in or
+ * nvs_tensor_write that ends by -ETIMEDOUT or -EAGAIN once it has a place leaves it to the thread's
+ * next such call, and other calls go on as if it still waited. Any other end of a call gives the
+ * place up, and so does `keep` false, which ends the keeping; closing the engine ends it too.
+ *
+ *	rc = nvs_engine_keep_place(engine, true, &error);
+ *	while (!rc && !stop && (rc = nvs_tensor_swap_in(engine, &tensor, 1, 200, &pin, &error)) ==
+ *				       -ETIMEDOUT)
+ *		rc = 0;
+ *	nvs_engine_keep_place(engine, false, NULL);
+ *
+ * A thread that ends without `keep` false leaves a place for which later calls wait as for one that
+ * can't be served. Any thread may call it, for itself.
+ * Errors:
+ * -EINVAL  the engine is NULL
+ * -EBUSY   the engine belongs to an optimizer
+ * -EEXIST  the thread keeps its place already
+ * -ENOMEM
+ */
+NVS_API int nvs_engine_keep_place(struct nvs_engine *engine, bool keep, struct nvs_error *error);
+/*
  * Reads ahead without pinning: as many of the tensors, in order, as fit without waiting; none while
  * a call waits for room. Returns how many are in the pool or being read, or an error.
  * Errors:

@@ -452,7 +452,7 @@ class Engine(Handle):
         call = lib.nvs_tensor_pin if mode == "w" else lib.nvs_tensor_swap_in
         with self._open() as pointer:
             try:
-                code = self._wait_for_room(lambda ms, error: call(
+                code = self._wait_for_room(pointer, lambda ms, error: call(
                     pointer, array, len(tensors), ms, number, error), timeout, error)
                 check(code, error)
                 how = lib.NVS_CLEAN if mode == "r" else lib.NVS_DIRTY
@@ -546,13 +546,14 @@ class Engine(Handle):
         (tensor,), error, span = self._named(name), new_error(), span_of(array, False)
         ranges = _range_of(tensor, span, offset)
         with self._open() as pointer:
-            code = self._wait_for_room(lambda ms, error: lib.nvs_tensor_write(
+            code = self._wait_for_room(pointer, lambda ms, error: lib.nvs_tensor_write(
                 pointer, ranges, 1, ms, error), timeout, error)
             check(code, error)
 
-    def _wait_for_room(self, call: Callable[[int, Any], int], timeout: Optional[float],
-                       error: Any) -> int:
-        """As wait_sliced(). No slice lasts until the library says what holds the pool."""
+    def _wait_for_room(self, pointer: Any, call: Callable[[int, Any], int],
+                       timeout: Optional[float], error: Any) -> int:
+        """As wait_sliced(). The thread keeps its place among the calls that wait from slice to
+        slice, none of which lasts until the library says what holds the pool."""
         tell_at = time.monotonic() + SHORTAGE_S
 
         def call_and_tell(timeout_ms: int, error: Any) -> int:
@@ -562,7 +563,13 @@ class Engine(Handle):
                 tell_at = math.inf if self._tell_shortage(code, error) else tell_at
             return code
 
-        return wait_sliced(self, call_and_tell, timeout, error)
+        # Fails in the handler of a signal within such a wait, which has its thread's place.
+        keeps = not lib.nvs_engine_keep_place(pointer, True, ffi.NULL)
+        try:
+            return wait_sliced(self, call_and_tell, timeout, error)
+        finally:
+            if keeps:
+                lib.nvs_engine_keep_place(pointer, False, ffi.NULL)
 
     def _tell_shortage(self, code: int, error: Any) -> bool:
         if error.cause != lib.NVS_CAUSE_ROOM:  # Another call waits first, and says it.

@@ -15,6 +15,7 @@ import numpy
 
 from promises import main, promise, raises, settings, timeouts_of
 import nvswap
+from nvswap._native import ffi, lib
 
 
 def opened(directory, **more):
@@ -321,6 +322,57 @@ def a_thread_that_waits_for_room_gets_it(directory):
             waiting.wait()
         thread.join()
         assert got == [600000]
+
+
+@promise
+def a_wait_keeps_its_place_from_slice_to_slice(directory):
+    def sliced(handle, call, timeout, error):
+        def stop_after(timeout_ms, error):
+            code = call(timeout_ms, error)
+            if code == -errno.ETIMEDOUT:
+                timed_out.set()
+                go_on.wait()
+            return code
+
+        return waiting(handle, stop_after, timeout, error)
+
+    def wait_in_slices():
+        numbers["sliced"] = engine.swap_in("b", "w")._the_pin().number
+
+    def wait_in_one():
+        number, (tensor,) = ffi.new("uint64_t *"), engine._named("c")
+        array = ffi.new("struct nvs_tensor *[]", [tensor._pointer])
+        assert not lib.nvs_tensor_pin(engine._pointer, array, 1, -1, number, ffi.NULL)
+        numbers["in one"] = number[0]
+        assert not lib.nvs_tensor_release(engine._pointer, array, 1, number[0], lib.NVS_CLEAN, ffi.NULL)
+
+    def await_call(waits):
+        while engine.stats()["pool"]["waits"] == waits:
+            pass
+
+    numbers, timed_out, go_on = {}, threading.Event(), threading.Event()
+    waiting, slice_ms = nvswap.engine.wait_sliced, nvswap.handle.SLICE_MS
+    threads = [threading.Thread(target=call) for call in (wait_in_slices, wait_in_one)]
+    nvswap.engine.wait_sliced, nvswap.handle.SLICE_MS = sliced, 1
+    try:
+        with opened(directory) as engine:
+            engine.register_all({name: ("F32", 600000) for name in "abc"})
+            pinned = engine.swap_in("a", "w")
+            threads[0].start()
+            assert timed_out.wait(60)
+            nvswap.handle.SLICE_MS = 600000
+            waits = engine.stats()["pool"]["waits"]
+            threads[1].start()
+            await_call(waits)
+            waits += 1
+            go_on.set()
+            await_call(waits)
+            pinned.release()
+            for thread in threads:
+                thread.join()
+    finally:
+        nvswap.engine.wait_sliced, nvswap.handle.SLICE_MS = waiting, slice_ms
+    assert numbers["sliced"] < numbers["in one"]
 
 
 @promise

@@ -240,6 +240,7 @@ static void engine_free(struct nvs_engine *engine)
 	scrub_close(engine);
 	tensors_free(engine);
 	note_close(engine);
+	queue_free_places(&engine->queue);
 	plan_free(&engine->plan);
 	/* No ring has the memory any more when it is unmapped. */
 	if (engine->pool)

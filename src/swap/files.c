@@ -22,15 +22,10 @@ static struct nvs_tensor *add_from_files(struct nvs_engine *engine,
 					 uint64_t nbytes)
 {
 	struct store_window window = store_window(engine->store, offset, nbytes);
-	uint64_t *shape = calloc(spec->ndim + 1, sizeof(*shape));
-	struct nvs_tensor *tensor = shape ? table_add(engine, spec) : NULL;
+	struct nvs_tensor *tensor = table_add(engine, spec);
 
-	if (!tensor) {
-		free(shape);
+	if (!tensor)
 		return NULL;
-	}
-	for (size_t i = 0; i < spec->ndim; i++)
-		shape[i] = spec->shape[i];
 	/* Its elements may have less than a byte. */
 	tensor->nbytes = nbytes;
 	tensor->extent = window.extent;
@@ -38,8 +33,6 @@ static struct nvs_tensor *add_from_files(struct nvs_engine *engine,
 	tensor->rest->loaded = window.nbytes;
 	tensor->rest->skip = window.skip;
 	tensor->rest->small = window.small;
-	tensor->rest->shape = shape;
-	tensor->rest->ndim = spec->ndim;
 	tensor->content = CONTENT_DRIVE;
 	tensor->registration = REGISTRATION_DONE;
 	engine->nregistered++;

@@ -17,16 +17,6 @@
 #include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 
-/* The dimensions, to be freed; NULL: out of memory. */
-static uint64_t *copy_shape(const uint64_t *shape, size_t ndim)
-{
-	uint64_t *copy = calloc(ndim + 1, sizeof(*copy));
-
-	for (size_t i = 0; copy && i < ndim; i++)
-		copy[i] = shape[i];
-	return copy;
-}
-
 int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error)
 {
 	size_t n;
@@ -38,7 +28,9 @@ int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error)
 		const struct nvs_tensor_spec spec = {.size = sizeof(spec),
 						     .name = entry->name,
 						     .dtype = entry->dtype,
-						     .numel = entry->numel};
+						     .numel = entry->numel,
+						     .shape = entry->shape,
+						     .ndim = entry->ndim};
 		struct nvs_tensor *tensor;
 
 		if (!engine->read_only && !text_is_utf8(entry->name))
@@ -51,13 +43,10 @@ int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error)
 				"it into a new one; nothing was changed",
 				entry->name);
 		tensor = table_add(engine, &spec);
-		if (tensor && entry->shape)
-			tensor->rest->shape = copy_shape(entry->shape, entry->ndim);
-		if (!tensor || (entry->shape && !tensor->rest->shape)) {
+		if (!tensor) {
 			rc = -ENOMEM;
 			break;
 		}
-		tensor->rest->ndim = entry->ndim;
 		tensor->offset = entry->offset;
 		tensor->rest->spare = entry->spare;
 		tensor->rest->checksum = entry->checksum;
@@ -119,7 +108,7 @@ static int registered_already(const char *name, struct nvs_error *error)
 struct reserved {
 	size_t n;		       /* tensors of the call */
 	struct nvs_tensor_spec *specs; /* the caller's, checked */
-	uint64_t **shapes;	       /* NULL: none was given, or the tensor has it */
+	uint64_t **shapes;	       /* those given for tensors of the kept store; or NULL */
 	/* Extents of the `count` tensors that are new to the engine: all first ones, then all spare
 	 * ones, so that those in use lie side by side. One block of memory. */
 	uint64_t *nbytes, *offsets;
@@ -156,11 +145,11 @@ static int find_new(struct nvs_engine *engine, const struct nvs_tensor_spec *spe
 			rc = registered_already(spec->name, error);
 		else if (!tsearch(spec->name, &names, by_text))
 			rc = no_memory(error);
-		if (!rc && spec->shape) {
-			reserved->shapes[i] = copy_shape(spec->shape, spec->ndim);
+		tensor = table_find(engine, spec->name);
+		if (!rc && tensor && spec->shape) {
+			reserved->shapes[i] = shape_copy(spec);
 			rc = reserved->shapes[i] ? 0 : no_memory(error);
 		}
-		tensor = table_find(engine, spec->name);
 		nbytes = spec->numel * nvs_dtype_size(spec->dtype);
 		if (rc)
 			break;
@@ -337,13 +326,6 @@ int batch_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, s
 		return rc;
 	engine_lock(engine);
 	rc = wait_for_engine(engine, (struct turn){.tensors = tensors, .n = n}, error);
-	if (!rc)
-		rc = check_unpinned(engine, tensors, n, error);
-	for (size_t i = 0; i < n && !rc; i++)
-		if (in_flight(tensors[i]))
-			rc = error_about(error, -EBUSY, tensors[i]->rest->name, 0, 0,
-					 "%s is in flight: wait for it first",
-					 tensors[i]->rest->name);
 	for (size_t i = 0; i < n && !rc; i++) {
 		struct nvs_tensor *tensor = tensors[i];
 

@@ -88,6 +88,7 @@ TEST(calls_that_move_its_tensors_are_refused)
 	assert_true(!pin);
 	REFUSED(o, (int)nvs_tensor_prefetch(engine, &t, 1, &o->error), -EBUSY, "nvs_optimizer_get");
 	REFUSED(o, nvs_tensor_wait(engine, &t, 1, 0, 0, &o->error), -EBUSY, "wait");
+	REFUSED(o, nvs_engine_keep_place(engine, true, &o->error), -EBUSY, "wait");
 	REFUSED(o, nvs_tensor_release(engine, &t, 1, 1, NVS_CLEAN, &o->error), -EBUSY,
 		"nvs_optimizer_set");
 	REFUSED(o, nvs_tensor_swap_out(engine, &t, 1, &o->error), -EBUSY, "nvs_optimizer_set");

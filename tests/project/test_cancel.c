@@ -189,6 +189,8 @@ static void call_engine(const struct nvs_config *settings)
 	CALL(nvs_tensor_forget(opened, t + 1, 1, &error));
 	CALL(nvs_engine_set_note(opened, "note", 4, &error));
 	CALL(nvs_engine_commit(opened, &error));
+	CALL(nvs_engine_keep_place(opened, true, &error));
+	CALL(nvs_engine_keep_place(opened, false, &error));
 	CALL(nvs_engine_close(opened, &error));
 }
 

@@ -238,6 +238,7 @@ static void engine_functions(void)
 	REFUSES(nvs_engine_commit(NULL, &error));
 	REFUSES(nvs_engine_get_stats(NULL, &stats));
 	REFUSES(nvs_engine_get_stats(engine, NULL));
+	REFUSES(nvs_engine_keep_place(NULL, true, &error));
 	REFUSES(nvs_engine_step_begin(NULL, &error));
 	REFUSES(nvs_engine_step_end(NULL, &io, &error));
 }

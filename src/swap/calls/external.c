@@ -13,24 +13,16 @@
 #include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 
-/* Waits for the engine's own transfers of the tensors and for their copies. */
-static int check_external(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+static int await_external(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 			  bool contents, struct nvs_error *error)
 {
 	const struct turn turn = {
 		.tensors = tensors, .n = n, .copying = contents ? COPIED_OUT : COPIED_NOT};
 	int rc = wait_for_engine(engine, turn, error);
 
-	if (!rc)
-		rc = check_unpinned(engine, tensors, n, error);
-	for (size_t i = 0; i < n && !rc; i++) {
-		if (in_flight(tensors[i]))
-			rc = error_about(error, -EBUSY, tensors[i]->rest->name, 0, 0,
-					 "%s is in flight: wait for it first",
-					 tensors[i]->rest->name);
-		else if (contents)
-			rc = report_failed_write(engine, tensors[i], error);
-		if (!rc && contents && tensor_state(tensors[i]) == NVS_EMPTY)
+	for (size_t i = 0; i < n && !rc && contents; i++) {
+		rc = report_failed_write(engine, tensors[i], error);
+		if (!rc && tensor_state(tensors[i]) == NVS_EMPTY)
 			rc = no_contents(tensors[i], error);
 	}
 	return rc;
@@ -61,7 +53,7 @@ int batch_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *ten
 	if (rc)
 		return rc;
 	engine_lock(engine);
-	rc = check_external(engine, tensors, n, false, error);
+	rc = await_external(engine, tensors, n, false, error);
 	if (!rc) {
 		trace_calls(engine, TRACE_SWAP_OUT_FROM, tensors, n);
 		for (size_t i = 0; i < n; i++) {
@@ -102,15 +94,31 @@ static bool begin_copy(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	return true;
 }
 
-static void end_copy(struct nvs_engine *engine, struct nvs_tensor *tensor)
+/* Until the reads of a call are launched, it alone looks at `copy_pin`. */
+static void copy_pinned(const struct nvs_tensor *tensor, void *data, uint64_t offset,
+			uint64_t nbytes)
 {
-	uint64_t pin = tensor->rest->copy_pin;
+	if (nbytes && tensor->rest->copy_pin)
+		memcpy(data, first_byte(tensor) + offset, nbytes);
+}
 
-	tensor->rest->copy_pin = 0;
-	if (!pin)
-		return;
-	copy_ends(engine, tensor);
-	tensor_unpin(engine, tensor, pin);
+/* Ends the copies of these tensors, and launches the reads of the others. */
+static void end_reading(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
+			struct transfer *list)
+{
+	engine_lock(engine);
+	for (size_t i = 0; i < n; i++) {
+		uint64_t pin = tensors[i]->rest->copy_pin;
+
+		tensors[i]->rest->copy_pin = 0;
+		if (!pin)
+			continue;
+		copy_ends(engine, tensors[i]);
+		tensor_unpin(engine, tensors[i], pin);
+	}
+	events_changed(engine);
+	engine_unlock(engine);
+	launch(engine, list);
 }
 
 int batch_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
@@ -125,7 +133,7 @@ int batch_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 	if (rc)
 		return rc;
 	engine_lock(engine);
-	rc = check_external(engine, tensors, n, true, error);
+	rc = await_external(engine, tensors, n, true, error);
 	if (!rc) {
 		trace_calls(engine, TRACE_SWAP_IN_TO, tensors, n);
 		for (size_t i = 0; i < n; i++) {
@@ -139,16 +147,9 @@ int batch_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 	engine_unlock(engine);
 	if (rc)
 		return rc;
-	/* Until the others are launched, only this call looks at `copy_pin`. */
 	for (size_t i = 0; i < n; i++)
-		if (tensors[i]->rest->copy_pin && tensors[i]->nbytes)
-			memcpy(data[i], first_byte(tensors[i]), tensors[i]->nbytes);
-	engine_lock(engine);
-	for (size_t i = 0; i < n; i++)
-		end_copy(engine, tensors[i]);
-	events_changed(engine);
-	engine_unlock(engine);
-	launch(engine, list);
+		copy_pinned(tensors[i], data[i], 0, tensors[i]->nbytes);
+	end_reading(engine, tensors, n, list);
 	return 0;
 }
 
@@ -205,38 +206,26 @@ int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_range *ra
 	if (!tensors)
 		return -ENOMEM;
 	engine_lock(engine);
-	rc = check_external(engine, tensors, count, true, error);
+	rc = await_external(engine, tensors, count, true, error);
 	/* Parts beyond the first of each tensor. */
 	if (!rc && !parts_alloc(&spare, n - count))
 		rc = error_set(error, -ENOMEM, "out of memory for %zu parts of tensors", n);
 	if (!rc) {
 		trace_calls(engine, TRACE_READ_PART, tensors, count);
-		count = begin_parts(engine, ranges, n, &spare);
-		list = runs_build(engine, engine->scratch, count, NVS_READ);
+		list = runs_build(engine, engine->scratch, begin_parts(engine, ranges, n, &spare),
+				  NVS_READ);
 	}
 	engine_unlock(engine);
 	parts_free(spare);
+	for (size_t i = 0; i < n && !rc; i++) {
+		struct nvs_tensor_range range = range_at(ranges, i);
+
+		copy_pinned(range.tensor, range.data, range.offset, range.nbytes);
+	}
+	if (!rc)
+		end_reading(engine, tensors, count, list);
 	ranged_free(few, tensors);
-	if (rc)
-		return rc;
-	/* Until the others are launched, only this call looks at `copy_pin`. */
-	for (size_t i = 0; i < n; i++) {
-		struct nvs_tensor_range range = range_at(ranges, i);
-
-		if (range.nbytes && range.tensor->rest->copy_pin)
-			memcpy(range.data, first_byte(range.tensor) + range.offset, range.nbytes);
-	}
-	engine_lock(engine);
-	for (size_t i = 0; i < n; i++) {
-		struct nvs_tensor_range range = range_at(ranges, i);
-
-		if (range.nbytes)
-			end_copy(engine, range.tensor);
-	}
-	events_changed(engine);
-	engine_unlock(engine);
-	launch(engine, list);
-	return 0;
+	return rc;
 }
 
 int nvs_tensor_write(struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,

@@ -48,12 +48,13 @@ struct attempt {
 
 /* The call's wait, across its attempts. */
 struct waiting {
-	uint64_t from_ns;     /* 0: it has not waited */
-	uint64_t failures;    /* write-backs that failed before the call */
-	bool counted;	      /* by the pool's statistics */
-	struct turn turn;     /* for tensors that others use */
-	struct ticket ticket; /* for room */
-	uint64_t tell_ns;     /* when the log names the pinned tensors, once; 0: not decided */
+	uint64_t from_ns;  /* 0: it has not waited */
+	uint64_t failures; /* write-backs that failed before the call */
+	bool counted;	   /* by the pool's statistics */
+	struct turn turn;  /* for tensors that others use */
+	struct ticket own;
+	struct ticket *ticket; /* for room: its own, or the one that its thread keeps */
+	uint64_t tell_ns;      /* when the log names the pinned tensors, once; 0: not decided */
 };
 
 static void waiting_check(const struct nvs_engine *engine, const struct attempt *attempt,
@@ -67,7 +68,7 @@ static void waiting_check(const struct nvs_engine *engine, const struct attempt 
 	assert(attempt->need <= attempt->nbytes && attempt->nbytes <= pool_bytes(engine->pool));
 	assert(waiting->failures <= engine->moves.write_failures);
 	assert(!waiting->from_ns || engine->room.waiting);
-	assert(!waiting->ticket.queued || waiting->from_ns);
+	assert(!waiting->own.queued || waiting->from_ns);
 }
 
 /* ---- Checks of a batch, before anything is changed ---- */
@@ -269,11 +270,11 @@ static int try_to_pin(struct nvs_engine *engine, const struct request *request,
 		rc = write_before_pin(engine, request, attempt, waiting->failures, error);
 	if (rc)
 		return rc;
-	if (!queue_lets_pass(engine, &waiting->ticket, attempt->nbytes)) {
+	if (!queue_lets_pass(engine, waiting->ticket, attempt->nbytes)) {
 		attempt->lack = LACKS_TURN;
 		attempt->stuck = true;
 	} else if (attempt->need <= free_bytes(engine) && lease_all(engine, attempt->nabsent)) {
-		queue_passed(engine, &waiting->ticket, attempt->nbytes);
+		queue_passed(engine, waiting->ticket, attempt->nbytes);
 		attempt->list = pin_batch(engine, request, attempt->nabsent);
 		attempt->lack = LACKS_NOTHING;
 		return 0;
@@ -359,22 +360,31 @@ static void begin_waiting(struct nvs_engine *engine, const struct attempt *attem
 		waiting->from_ns = clock_ns();
 		engine->room.waiting++;
 	}
-	if ((attempt->lack != LACKS_LANDING || waiting->ticket.queued) &&
-	    queue_join(engine, &waiting->ticket,
+	if ((attempt->lack != LACKS_LANDING || waiting->ticket->queued) &&
+	    queue_join(engine, waiting->ticket,
 		       attempt->stuck && !writes_to_wait_for(engine, attempt, waiting)))
 		events_wake(engine);
 }
 
-static void end_waiting(struct nvs_engine *engine, struct waiting *waiting)
+/* `rc` is what the call returns. */
+static void end_waiting(struct nvs_engine *engine, struct waiting *waiting, int rc)
 {
-	if (!waiting->from_ns)
+	struct ticket *ticket = waiting->ticket;
+
+	if (waiting->from_ns) {
+		turn_end(engine, &waiting->turn);
+		engine->room.waiting--;
+		step_stalled(engine, waiting->from_ns);
+		trace_wait(engine, NULL, waiting->from_ns);
+	}
+	if (!ticket->queued)
 		return;
-	turn_end(engine, &waiting->turn);
-	engine->room.waiting--;
-	step_stalled(engine, waiting->from_ns);
-	trace_wait(engine, NULL, waiting->from_ns);
-	if (waiting->ticket.queued && queue_leave(engine, &waiting->ticket))
+	if (ticket != &waiting->own && (rc == -ETIMEDOUT || rc == -EAGAIN)) {
+		ticket->away = true;
+		events_wake(engine);
+	} else if (queue_leave(engine, ticket)) {
 		events_changed(engine);
+	}
 }
 
 /* Sleeps until another attempt may succeed: 0, or an error at the deadline. */
@@ -419,6 +429,7 @@ static int pin_all(struct nvs_engine *engine, const struct request *request, uin
 					   .copying = request->copies ? COPIED_IN : COPIED_NOT}};
 	struct attempt attempt;
 	struct transfer *list = NULL;
+	struct kept_place *place;
 	int rc;
 
 	if (!pin)
@@ -432,6 +443,8 @@ static int pin_all(struct nvs_engine *engine, const struct request *request, uin
 		return rc;
 	engine_lock(engine);
 	waiting.failures = engine->moves.write_failures;
+	place = queue_kept_place(engine);
+	waiting.ticket = place ? &place->ticket : &waiting.own;
 	while ((rc = try_to_pin(engine, request, &attempt, &waiting, error)) == -EAGAIN) {
 		if (deadline && (attempt.list || attempt.stuck))
 			begin_waiting(engine, &attempt, &waiting);
@@ -462,7 +475,7 @@ static int pin_all(struct nvs_engine *engine, const struct request *request, uin
 		if (rc)
 			break;
 	}
-	end_waiting(engine, &waiting);
+	end_waiting(engine, &waiting, rc);
 	if (!rc) {
 		*pin = engine->last_pin;
 		trace_calls(engine, request->contents ? TRACE_SWAP_IN : TRACE_LEASE,

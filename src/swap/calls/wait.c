@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting: for the transfers of tensors, and until nothing is in flight.
+ * Waiting: for the transfers of tensors, and until nothing is in flight; and the place that a thread
+ * keeps among the calls that wait for room.
  */
 #include <assert.h>
 #include <errno.h>
+#include <stdlib.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -154,6 +156,13 @@ int wait_for_engine(struct nvs_engine *engine, struct turn turn, struct nvs_erro
 		(void)events_wait(engine, UINT64_MAX);
 	}
 	turn_end(engine, &turn);
+	if (!rc)
+		rc = check_unpinned(engine, turn.tensors, turn.n, error);
+	for (size_t i = 0; i < turn.n && !rc; i++)
+		if (in_flight(turn.tensors[i]))
+			rc = error_about(error, -EBUSY, turn.tensors[i]->rest->name, 0, 0,
+					 "%s is in flight: wait for it first",
+					 turn.tensors[i]->rest->name);
 	return rc;
 }
 
@@ -192,4 +201,36 @@ int drain_all(struct nvs_engine *engine, struct nvs_error *error)
 	}
 	assert(!engine->moves.held_writes && !engine->room.landing);
 	return 0;
+}
+
+/* ---- A thread's place among the calls that wait for room ---- */
+
+int nvs_engine_keep_place(struct nvs_engine *engine, bool keep, struct nvs_error *error)
+{
+	HOLD_CANCEL;
+	struct kept_place *place, *new = NULL;
+	int rc = check_unowned(engine, "its calls wait for their transfers", error);
+
+	if (rc)
+		return rc;
+	if (!engine)
+		return error_set(error, -EINVAL, "engine is NULL");
+	if (keep && !(new = malloc(sizeof(*new))))
+		return error_set(error, -ENOMEM, "out of memory for a place among waiting calls");
+	engine_lock(engine);
+	place = queue_kept_place(engine);
+	if (keep && place) {
+		rc = error_set(error, -EEXIST, "the thread keeps its place already");
+		place = new;
+	} else if (keep) {
+		*new = (struct kept_place){.thread = pthread_self()};
+		LIST_INSERT_HEAD(&engine->queue.places, new, link);
+	} else if (place) {
+		LIST_REMOVE(place, link);
+		if (place->ticket.queued && queue_leave(engine, &place->ticket))
+			events_changed(engine);
+	}
+	engine_unlock(engine);
+	free(place);
+	return rc;
 }

@@ -52,7 +52,7 @@ struct transfer *move_ahead(struct nvs_engine *engine)
 	struct transfer *list;
 	size_t count;
 
-	if (!engine->step.begun || !engine->plan.n || engine->room.waiting)
+	if (!engine->step.begun || !engine->plan.n || engine->room.waiting || !queue_empty(engine))
 		return NULL;
 	count = choose_reads(engine, SIZE_MAX);
 	while (count && !lease_all(engine, count)) {

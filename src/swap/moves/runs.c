@@ -279,7 +279,9 @@ struct transfer *runs_build(struct nvs_engine *engine, struct nvs_tensor **tenso
 	bool holds = direction == NVS_WRITE && (engine->commit.writing || engine->commit.unsettled);
 
 	lock_check(engine);
-	assert(direction == NVS_READ || !n || !engine->read_only);
+	if (!n)
+		return NULL;
+	assert(direction == NVS_READ || !engine->read_only);
 	/* Writes that must wait go behind the others. */
 	for (size_t i = 0; holds && i < n;) {
 		struct nvs_tensor *tensor = tensors[i];

@@ -213,7 +213,8 @@ static inline void unlocked_check(const struct nvs_engine *engine)
 struct nvs_tensor *table_find(const struct nvs_engine *engine, const char *name);
 /* Makes room for n more tensors: 0, -ENOMEM. */
 int table_grow(struct nvs_engine *engine, size_t n);
-/* NULL: out of memory. */
+/* NULL: out of memory. The copy of a shape is to be freed. */
+uint64_t *shape_copy(const struct nvs_tensor_spec *spec);
 struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_spec *spec);
 /* Asserts that its extents are whole units, and of a kept store two that do not overlap. */
 void extents_check(const struct nvs_engine *engine, const struct nvs_tensor *tensor);

@@ -95,7 +95,8 @@ static void engine_sums_check(const struct nvs_engine *engine)
 	assert(!moves->held_writes || (engine->commit.writing && moves->inflight[NVS_WRITE]));
 	assert(!engine->read_only || !moves->inflight[NVS_WRITE]);
 	assert(moves->inflight[NVS_READ] + moves->inflight[NVS_WRITE] <= engine->ntensors);
-	assert(room->waiting || TAILQ_EMPTY(&engine->queue.tickets));
+	assert(room->waiting || TAILQ_EMPTY(&engine->queue.tickets) ||
+	       TAILQ_FIRST(&engine->queue.tickets)->away);
 	assert(engine->nregistered <= engine->ntensors && engine->ntensors <= engine->ntensors_max);
 	assert(engine->keep || (!engine->commit.writing && !engine->commit.forgotten));
 	assert(engine->keep ||

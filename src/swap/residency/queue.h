@@ -6,6 +6,7 @@
 #ifndef RESIDENCY_QUEUE_H
 #define RESIDENCY_QUEUE_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/queue.h>
@@ -16,11 +17,20 @@ struct nvs_engine;
 struct ticket {
 	TAILQ_ENTRY(ticket) link;
 	bool queued;
+	bool away;	 /* the call has ended, and its thread keeps the place for the next one */
 	uint64_t passed; /* bytes that passed it since the last refill */
+};
+
+/* The ticket of a thread that keeps its place from call to call. */
+struct kept_place {
+	LIST_ENTRY(kept_place) link;
+	pthread_t thread;
+	struct ticket ticket;
 };
 
 struct queue {
 	TAILQ_HEAD(ticket_list, ticket) tickets;
+	LIST_HEAD(place_list, kept_place) places;
 	bool first_stuck;	 /* it has tried since the last change, and waits for another */
 	uint64_t refills;	 /* how often as many bytes again were let pass the first */
 	uint64_t patience_ns;	 /* how long nothing must change before the first refill */
@@ -28,6 +38,8 @@ struct queue {
 };
 
 void queue_init(struct queue *queue);
+/* Frees the places that threads still keep. */
+void queue_free_places(struct queue *queue);
 /* Whether no call waits for room. */
 bool queue_empty(const struct nvs_engine *engine);
 /* Something was released or has landed, so the first call tries again before others pass it. */
@@ -46,6 +58,8 @@ void queue_was_quiet(struct nvs_engine *engine, uint64_t until_ns);
 bool queue_join(struct nvs_engine *engine, struct ticket *ticket, bool stuck);
 /* True: it was the first; the caller then says that something has changed. */
 bool queue_leave(struct nvs_engine *engine, struct ticket *ticket);
+/* The place that the calling thread keeps; NULL: none. */
+struct kept_place *queue_kept_place(const struct nvs_engine *engine);
 /* Asserts what must hold of the queue. */
 void queue_check(const struct nvs_engine *engine);
 

@@ -72,6 +72,15 @@ static void set_name(struct nvs_tensor *tensor, struct tensor_name *name)
 
 /* ---- Making and freeing ---- */
 
+uint64_t *shape_copy(const struct nvs_tensor_spec *spec)
+{
+	uint64_t *copy = calloc(spec->ndim + 1, sizeof(*copy));
+
+	if (copy)
+		memcpy(copy, spec->shape, spec->ndim * sizeof(*copy));
+	return copy;
+}
+
 int table_grow(struct nvs_engine *engine, size_t n)
 {
 	size_t max = engine->ntensors + n;
@@ -130,17 +139,21 @@ static bool slab_add(struct nvs_engine *engine)
 struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_spec *spec)
 {
 	struct tensor_name *name = name_make(spec->name);
+	uint64_t *shape = spec->shape ? shape_copy(spec) : NULL;
 	uint64_t unit = store_unit(engine->store);
 	struct nvs_tensor *tensor;
 	struct tensor_rest *rest;
 
-	if (!name || (!engine->vacant && !slab_add(engine)))
+	if (!name || (spec->shape && !shape) || (!engine->vacant && !slab_add(engine)))
 		goto no_memory;
 	tensor = engine->vacant;
 	rest = tensor->rest;
 	engine->vacant = tensor->run_next;
-	*rest = (struct tensor_rest){
-		.dtype = spec->dtype, .committed = NOWHERE, .snapshot = NOWHERE};
+	*rest = (struct tensor_rest){.dtype = spec->dtype,
+				     .shape = shape,
+				     .ndim = shape ? spec->ndim : 0,
+				     .committed = NOWHERE,
+				     .snapshot = NOWHERE};
 	*tensor = (struct nvs_tensor){.engine = engine,
 				      .rest = rest,
 				      .numel = spec->numel,
@@ -159,6 +172,7 @@ struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_
 	return tensor;
 no_memory:
 	free(name);
+	free(shape);
 	return NULL;
 }
 

@@ -8,7 +8,8 @@
  *
  * What passes the first call passes all that wait before it, so none is passed by more. Tensors of
  * a batch that are in the pool already count too: pinning them again keeps them there. Prefetches
- * and the plan take nothing while the queue is not empty.
+ * and the plan take nothing while the queue is not empty. A place that a thread keeps between two
+ * calls is that of a call that can't be served.
  *
  * No rule without time can do. A thread whose pins are in the first call's way either works and
  * will release them, or waits, at a barrier say, for a call in the queue; the engine sees the same
@@ -20,6 +21,7 @@
 #include "swap/residency/queue.h"
 
 #include <assert.h>
+#include <stdlib.h>
 
 #include "base/clock.h"
 #include "base/state_checks.h"
@@ -30,7 +32,18 @@
 void queue_init(struct queue *queue)
 {
 	TAILQ_INIT(&queue->tickets);
+	LIST_INIT(&queue->places);
 	queue->patience_ns = PATIENCE_NS;
+}
+
+void queue_free_places(struct queue *queue)
+{
+	struct kept_place *place;
+
+	while ((place = LIST_FIRST(&queue->places))) {
+		LIST_REMOVE(place, link);
+		free(place);
+	}
 }
 
 bool queue_empty(const struct nvs_engine *engine)
@@ -52,7 +65,7 @@ void queue_check(const struct nvs_engine *engine)
 		next = TAILQ_NEXT(ticket, link);
 		assert(ticket->queued && ticket->passed <= pool_bytes(engine->pool));
 		assert(!next || ticket->passed >= next->passed);
-		n++;
+		n += !ticket->away;
 	}
 	assert(n <= engine->room.waiting);
 }
@@ -71,6 +84,12 @@ void queue_changed(struct nvs_engine *engine)
 		begin_quiet(&engine->queue);
 }
 
+/* The first call can't be served before another call acts. */
+static bool is_stuck(const struct queue *queue)
+{
+	return queue->first_stuck || TAILQ_FIRST(&queue->tickets)->away;
+}
+
 static bool is_within_pool(const struct nvs_engine *engine, const struct ticket *first,
 			   uint64_t nbytes)
 {
@@ -84,7 +103,7 @@ bool queue_lets_pass(const struct nvs_engine *engine, const struct ticket *ticke
 
 	if (!first || first == ticket || !nbytes)
 		return true;
-	return queue->first_stuck &&
+	return is_stuck(queue) &&
 	       (is_within_pool(engine, first, nbytes) || clock_ns() >= queue->quiet_until_ns);
 }
 
@@ -110,7 +129,7 @@ void queue_passed(struct nvs_engine *engine, const struct ticket *ticket, uint64
 
 uint64_t queue_quiet_until(const struct nvs_engine *engine)
 {
-	return engine->queue.first_stuck ? engine->queue.quiet_until_ns : UINT64_MAX;
+	return is_stuck(&engine->queue) ? engine->queue.quiet_until_ns : UINT64_MAX;
 }
 
 void queue_was_quiet(struct nvs_engine *engine, uint64_t until_ns)
@@ -131,6 +150,7 @@ bool queue_join(struct nvs_engine *engine, struct ticket *ticket, bool stuck)
 		ticket->queued = true;
 		TAILQ_INSERT_TAIL(&queue->tickets, ticket, link);
 	}
+	ticket->away = false;
 	queue_check(engine);
 	if (ticket != TAILQ_FIRST(&queue->tickets))
 		return false;
@@ -148,7 +168,17 @@ bool queue_leave(struct nvs_engine *engine, struct ticket *ticket)
 	if (first)
 		engine->queue.refills = 0;
 	TAILQ_REMOVE(&engine->queue.tickets, ticket, link);
-	ticket->queued = false;
+	ticket->queued = ticket->away = false;
+	ticket->passed = 0;
 	queue_check(engine);
 	return first;
+}
+
+struct kept_place *queue_kept_place(const struct nvs_engine *engine)
+{
+	struct kept_place *place = LIST_FIRST(&engine->queue.places);
+
+	while (place && !pthread_equal(place->thread, pthread_self()))
+		place = LIST_NEXT(place, link);
+	return place;
 }

@@ -255,6 +255,94 @@ TEST(a_call_that_gives_up_makes_way_for_those_behind_it)
 	release_parts(SHORT);
 }
 
+/* ---- A place that is kept ---- */
+
+struct keeper {
+	struct caller caller;
+	atomic_uint timeouts;
+};
+
+static void await_timeouts(struct keeper *k, unsigned n)
+{
+	for (n += k->timeouts; k->timeouts < n;)
+		sched_yield();
+}
+
+/* A call that is made again after each timeout, until it gets room. */
+static void *call_again(void *arg)
+{
+	struct keeper *k = arg;
+	struct caller *c = &k->caller;
+	struct nvs_engine *engine = f->engine;
+	int rc;
+
+	MUST(!nvs_engine_keep_place(engine, true, NULL));
+	while ((rc = nvs_tensor_swap_in(engine, &c->wanted, 1, 1, &c->pin, NULL)) == -ETIMEDOUT)
+		k->timeouts++;
+	MUST(!rc);
+	MUST(!nvs_engine_keep_place(engine, false, NULL));
+	MUST(!nvs_tensor_wait(engine, &c->wanted, 1, c->pin, -1, NULL));
+	MUST(!nvs_tensor_release(engine, &c->wanted, 1, c->pin, NVS_CLEAN, NULL));
+	return NULL;
+}
+
+TEST(a_thread_that_calls_again_after_its_timeout_keeps_its_place)
+{
+	struct keeper keeper = {.caller.wanted = NULL};
+	struct caller later = {0};
+
+	room_open(false, NEVER);
+	keeper.caller.wanted = room->large;
+	pin_parts(SHORT);
+	MUST(!pthread_create(&keeper.caller.thread, NULL, call_again, &keeper));
+	await_timeouts(&keeper, 1);
+	/* The bound holds across the calls. */
+	assert_int_equal(pass_while_possible(), PARTS);
+	await_timeouts(&keeper, 2);
+	assert_int_equal(pass_while_possible(), 0);
+	assert_int_equal(nvs_tensor_prefetch(f->engine, &room->parts[PARTS], 1, &f->error), 0);
+	caller_wait(&later, room->larger);
+	await_timeouts(&keeper, 2);
+	release_parts(SHORT);
+	pthread_join(keeper.caller.thread, NULL);
+	pthread_join(later.thread, NULL);
+	assert_true(keeper.caller.pin < later.pin);
+	assert_true(queue_empty(f->engine));
+}
+
+static void time_out(void)
+{
+	expect_error(f, sole_swap_in(f->engine, &room->large, 1, 1, &f->error), -ETIMEDOUT,
+		     "no room in time");
+}
+
+/* A place between two calls is passed by a pool of bytes at once, and then as by time. */
+TEST(a_place_is_kept_until_it_is_given_up)
+{
+	struct caller later = {0};
+
+	room_open(false, 1000);
+	pin_parts(SHORT);
+	OK(f, nvs_engine_keep_place(f->engine, false, &f->error));
+	OK(f, nvs_engine_keep_place(f->engine, true, &f->error));
+	expect_error(f, nvs_engine_keep_place(f->engine, true, &f->error), -EEXIST, "already");
+	time_out();
+	assert_int_equal(calls_waiting(), 1);
+	assert_int_equal(f->engine->room.waiting, 0);
+	for (unsigned i = 0; i < 3 * PARTS; i++) {
+		caller_start(&later, room->parts[PARTS]);
+		pthread_join(later.thread, NULL);
+	}
+	assert_int_equal(f->engine->queue.refills, 2);
+	OK(f, nvs_engine_keep_place(f->engine, false, &f->error));
+	assert_true(queue_empty(f->engine));
+	/* The engine is closed while a place is kept. */
+	OK(f, nvs_engine_keep_place(f->engine, true, &f->error));
+	time_out();
+	release_parts(SHORT);
+	assert_int_equal(calls_waiting(), 1);
+}
+
 /* ---- Pins that stand in the way ---- */
 
 /*
