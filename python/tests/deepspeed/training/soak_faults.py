@@ -33,7 +33,7 @@ from drives import MIB, Drive  # noqa: E402
 from jobs import BUILD, configuration, job, left_behind, start  # noqa: E402
 
 TORCH_LIMIT_S = 45  # of a collective operation
-HANGS_S = 90  # from the fault on
+HANGS_S = 4 * TORCH_LIMIT_S  # from the fault on, which may come while one rank waits for the other to start
 DRIVE_BYTES = (96 * MIB, 96 * MIB, 256 * MIB)  # of the ranks, of the checkpoint
 STEPS, SAVES = 12, (3, 9)
 # Where DeepSpeed's own swappers run, tensors below 1 MiB are never on the drive.
