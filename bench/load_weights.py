@@ -15,9 +15,12 @@ if len(sys.argv) > 3 and sys.argv[3]:
         procs.write("0")
 
 import torch  # noqa: E402 pylint: disable=wrong-import-position
+from safetensors import safe_open  # noqa: E402 pylint: disable=wrong-import-position
+from safetensors.torch import save_file  # noqa: E402 pylint: disable=wrong-import-position
+import nvswap  # noqa: E402 pylint: disable=wrong-import-position
 
 LAYERS, WIDTH, INNER, WORDS, FILES = 17, 2048, 5632, 16000, 4
-POOL = 192 << 20
+POOL = 128 << 20
 # What is read while a tensor is looked at.
 AHEAD = 6
 
@@ -40,7 +43,6 @@ def shapes():
 
 
 def make(directory):
-    from safetensors.torch import save_file
     bits = torch.randint(-1 << 15, 1 << 15, (WORDS * WIDTH,), dtype=torch.int16,
                          generator=torch.Generator().manual_seed(1))
     index = {}
@@ -68,7 +70,6 @@ def look_at(tensor):
 
 
 def by_safetensors(directory):
-    from safetensors import safe_open
     begun = time.monotonic()
     for name in sorted(os.listdir(directory)):
         if name.endswith(".safetensors"):
@@ -78,7 +79,6 @@ def by_safetensors(directory):
 
 
 def by_nvswap(directory):
-    import nvswap
     with nvswap.open_weights(directory, {
             "aio": {"block_size": 1 << 20, "queue_depth": 32},
             "zero_optimization": {"offload_param": {"buffer_count": 1, "buffer_size": POOL // 4,

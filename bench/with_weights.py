@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The part `weights` of `make bench`: each tensor of a folder of .safetensors files is loaded once, from a cold page
-cache and with memory limited to 512 MiB, by safetensors' safe_open over mmap and by nvswap.open_weights in turn
-(load_weights.py), beside the bare loop."""
+cache and with memory limited to a quarter of the files, by safetensors' safe_open over mmap and by
+nvswap.open_weights in turn (load_weights.py), beside the bare loop, whose rate is the most that the drive gives."""
 import os
 import sys
 
@@ -10,8 +10,13 @@ from cgroup import Cgroup
 from measure import GIB, MIB, RAW, at_least, at_most, median, print_rows, ratio, raw, run
 from with_deepspeed import environment, python
 
-LIMIT = GIB // 2
 THEIRS, OURS = "safetensors' safe_open", "nvswap.open_weights"
+FLOOR = ("weights", "read", RAW)
+
+
+def all_of_it(results):
+    """The loop opens nothing."""
+    return results | {"all_gb_s": results["gb_s"]}
 
 
 def load(args, by):
@@ -19,8 +24,9 @@ def load(args, by):
     env = environment(args)
     del env["OMP_NUM_THREADS"]
     command = [python(args), "bench/load_weights.py", by, f"{args.work}/model"]
+    limit = sum(entry.stat().st_size for entry in os.scandir(f"{args.work}/model")) // 4
     try:
-        cgroup = Cgroup(LIMIT)
+        cgroup = Cgroup(limit)
     except OSError as error:
         print(f"weights: without a limit of memory, because no cgroup can be made here: {error}", file=sys.stderr)
         return run(command, env=env) | {"peak_mib": 0}
@@ -35,7 +41,7 @@ def weights_round(args):
     if not os.path.exists(f"{args.work}/model"):
         run([python(args), "bench/load_weights.py", "make", f"{args.work}/model"], env=environment(args))
     results = {("weights", "read", THEIRS): load(args, "safetensors"),
-               ("weights", "read", RAW): raw(args, "read", 2 * GIB),
+               FLOOR: all_of_it(raw(args, "read", 2 * GIB)),
                ("weights", "read", OURS): load(args, "nvswap")}
     if results["weights", "read", THEIRS]["sum"] != results["weights", "read", OURS]["sum"]:
         sys.exit("the tensors that safetensors and nvswap have loaded differ")
@@ -43,20 +49,23 @@ def weights_round(args):
 
 
 def weights_print(rounds):
-    floor = ("weights", "read", RAW)
-    print_rows(("each tensor of 1.75 GiB once", "GB/s", "of the loop", "with opening", "CPU ms/GiB", "peak MiB"), [
-        (key[2], f"{median(rounds, key, 'gb_s'):.2f}", f"{ratio(rounds, key, floor, 'gb_s'):.2f}",
-         *((f"{median(rounds, key, 'all_gb_s'):.2f}", f"{median(rounds, key, 'cpu_ms_gib'):.0f}",
-            f"{max(result[key]['peak_mib'] for result in rounds):.0f}") if key != floor else ("", "", "")))
+    theirs = ("weights", "read", THEIRS)
+    print_rows(("each tensor of 1.75 GiB once", "GB/s", "of the loop", "with opening", "of safe_open's", "CPU ms/GiB",
+                "peak MiB"), [
+        (key[2], f"{median(rounds, key, 'gb_s'):.2f}", f"{ratio(rounds, key, FLOOR, 'gb_s'):.2f}",
+         f"{median(rounds, key, 'all_gb_s'):.2f}", f"{ratio(rounds, key, theirs, 'all_gb_s'):.2f}",
+         *((f"{median(rounds, key, 'cpu_ms_gib'):.0f}",
+            f"{max(result[key]['peak_mib'] for result in rounds):.0f}") if key != FLOOR else ("", "")))
         for key in rounds[0] if key[0] == "weights"])
 
 
 def weights_goals(rounds):
     ours, theirs = (("weights", "read", what) for what in (OURS, THEIRS))
+    most = ratio(rounds, FLOOR, theirs, "all_gb_s")
     return [
-        at_least("weights: rate of the raw loop's, once they are open", 0.95,
-                 ratio(rounds, ours, ("weights", "read", RAW), "gb_s")),
-        at_least("weights: rate of safe_open's, with opening", 3, ratio(rounds, ours, theirs, "all_gb_s")),
+        at_least("weights: rate of the raw loop's, once they are open", 0.95, ratio(rounds, ours, FLOOR, "gb_s")),
+        at_least(f"weights: rate of safe_open's, with opening; the drive gives {most:.2f} of it", 3,
+                 ratio(rounds, ours, theirs, "all_gb_s")),
         at_most("weights: bytes written", 0, max(result[ours]["written_bytes"] for result in rounds)),
     ]
 

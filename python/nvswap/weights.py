@@ -6,6 +6,7 @@ the files. It has the calls of safetensors.safe_open beside those of an engine.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import json
@@ -82,8 +83,8 @@ class Weights(Engine):
         return sorted(self._tensors)
 
     def metadata(self) -> Optional[Dict[str, str]]:
-        """What the headers have as "__metadata__", together; of a key in several files, the first one's.
-        None: no file has any."""
+        """What the headers had as "__metadata__" when the files were opened, together; of a key in several
+        files, the first one's, those of an index by their names. None: no file has any."""
         return dict(self._survey()[1]) or None
 
     def get_tensor(self, name: str) -> Any:
@@ -269,12 +270,12 @@ def open_weights(paths: Paths, config: Any = None, *, framework: str = "pt",
         import torch  # noqa: F401 pylint: disable=import-outside-toplevel,unused-import
     files = files_list(paths)
     survey = functools.lru_cache(maxsize=None)(lambda: survey_of(files))  # a header may have megabytes
+    largest = 0
+    # Of the files as they are opened, also for metadata(). Opening them reports what is wrong.
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        largest, _ = survey()
 
     def pool_bytes() -> int:
-        try:
-            largest, _ = survey()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            largest = 0  # opening the files reports why
         return max(_SMALLEST_POOL, 2 * (largest + 2 * _UNIT_BYTES))
 
     return Weights(files, pool_config(config, pool_bytes), aio=aio, arrays=_ARRAYS[framework],

@@ -17,6 +17,9 @@
 #include "base/numbers.h"
 #include "store/internal.h"
 
+/* The least unit of direct I/O: drives and file systems have blocks of it, also those that move 512 bytes. */
+#define UNIT_READ 4096u
+
 static int no_memory(struct nvs_error *error)
 {
 	return error_set(error, -ENOMEM, "out of memory while opening files");
@@ -120,7 +123,7 @@ int store_open_files(struct store **out, struct nvs_aio *aio, const struct weigh
 		return no_memory(error);
 	}
 	store->read_only = store->direct = true;
-	store->unit = UNIT_MIN;
+	store->unit = UNIT_READ;
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
 		store->slots.slot[i].fd = -1;
 	pthread_mutex_init(&store->lock, NULL);

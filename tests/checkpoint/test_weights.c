@@ -168,13 +168,13 @@ TEST(large_tensors_are_read_directly_into_the_pool)
 	compare_all();
 }
 
-/* Of the drives below a file, the largest; 1: none is known. */
+/* Of the drives below a file, the largest, and at least 4096 bytes. */
 static uint64_t physical_block(const char *path)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	char names[DEVICES_MAX][64];
 	unsigned n = path_devices(fd, names);
-	uint64_t block = 1;
+	uint64_t block = 4096;
 
 	assert_true(fd >= 0);
 	for (unsigned i = 0; i < n; i++)

@@ -99,6 +99,18 @@ def several_files_are_one_set_of_tensors(directory):
 
 
 @promise
+def metadata_is_that_of_the_files_as_they_were_opened(directory):
+    path, other = (os.path.join(directory, f"{name}.safetensors") for name in ("one", "other"))
+    pool = {"zero_optimization": {"offload_param": {"buffer_count": 1, "buffer_size": 1 << 20}}}
+    for config in None, pool:
+        safetensors.torch.save_file({"a": torch.arange(3)}, path, {"version": "1"})
+        safetensors.torch.save_file({"a": torch.arange(3)}, other, {"version": "2"})
+        with nvswap.open_weights(path, config) as weights, safetensors.safe_open(path, "pt") as theirs:
+            os.rename(other, path)
+            assert weights.metadata() == theirs.metadata() == {"version": "1"}
+
+
+@promise
 def arrays_of_numpy_are_those_of_safe_open(directory):
     path = os.path.join(directory, "a.safetensors")
     safetensors.torch.save_file({"a": torch.arange(12.0).view(3, 4), "b": torch.arange(5)}, path)
