@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any, Optional
 
@@ -11,7 +12,7 @@ import torch
 from nvswap.dtypes import torch_dtype
 from nvswap.errors import invalid
 from nvswap.torch.offload import offload
-from nvswap.weights import open_weights
+from nvswap.weights import headers
 
 
 def from_pretrained(cls: Any, folder: Any, *, config: Any = None, dtype: Any = None, device: Any = None,
@@ -68,7 +69,10 @@ def from_pretrained(cls: Any, folder: Any, *, config: Any = None, dtype: Any = N
 
 
 def _first_dtype(path: str) -> torch.dtype:
-    """That of the first tensor of floating-point numbers."""
-    with open_weights(path) as weights:
-        dtypes = [torch_dtype(each.dtype) for each in weights.stored()]
-    return next((dtype for dtype in dtypes if dtype.is_floating_point), torch.float32)
+    """That of the first tensor of floating-point numbers, by the headers."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # Opening the files says why.
+        for header, _ in headers([path]):
+            for name, each in header.items():
+                if name != "__metadata__" and torch_dtype(each["dtype"]).is_floating_point:
+                    return torch_dtype(each["dtype"])  # type: ignore[no-any-return]
+    return torch.float32
