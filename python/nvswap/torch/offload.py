@@ -549,7 +549,7 @@ def _device_of(device: Any) -> torch.device:
 def offload(module: torch.nn.Module, config: Any = None, *, engine: Optional[Engine] = None,
             initialize: Optional[Initialize] = None, device: Any = None,
             device_memory: Optional[int] = None, smallest: int = 0, weights: Any = None,
-            convert: bool = False) -> Offloaded:
+            convert: bool = False, experts_memory: int = 0) -> Offloaded:
     """
     Moves the parameters of a module to the drive, or reads them there.
 
@@ -587,6 +587,11 @@ def offload(module: torch.nn.Module, config: Any = None, *, engine: Optional[Eng
     convert : bool
         With `weights`: a parameter whose type differs from that in the files is converted each time
         that it is read.
+    experts_memory : int
+        With `weights`, of a mixture of experts of transformers whose forwards compute on the host: bytes of memory
+        beside the pool for the experts that the most tokens chose, which are not read again. What fits in it is
+        kept; ``engine.stats()["experts"]`` says how much that is, and how many experts that forwards needed were
+        there.
 
     Returns
     -------
@@ -649,7 +654,7 @@ def offload(module: torch.nn.Module, config: Any = None, *, engine: Optional[Eng
         if engine is not None:
             raise invalid("weights= has an engine of its own: leave out engine=")
         return offload_files(module, weights, config, initialize, _device_of(device), device_memory, smallest,
-                             convert)
+                             convert, experts_memory)
     if engine is not None:
         own = engine
     else:

@@ -16,7 +16,7 @@ from nvswap.weights import headers
 
 
 def from_pretrained(cls: Any, folder: Any, *, config: Any = None, dtype: Any = None, device: Any = None,
-                    device_memory: Optional[int] = None, smallest: int = 0, **more: Any) -> Any:
+                    device_memory: Optional[int] = None, smallest: int = 0, experts_memory: int = 0, **more: Any) -> Any:
     """
     Makes a model of transformers whose parameters are read in the files of a folder, as
     ``cls.from_pretrained(folder)`` makes one in memory.
@@ -27,7 +27,7 @@ def from_pretrained(cls: Any, folder: Any, *, config: Any = None, dtype: Any = N
         A class of transformers 5 or newer, such as AutoModelForCausalLM or LlamaForCausalLM.
     folder : str or os.PathLike
         With config.json and .safetensors files, as save_pretrained and the hub's cache have it.
-    config, device, device_memory, smallest
+    config, device, device_memory, smallest, experts_memory
         As for :func:`nvswap.torch.offload` with `weights`.
     dtype : torch.dtype or str, optional
         Of the model; by default that of config.json, or else of the files. Parameters that have another type
@@ -64,7 +64,7 @@ def from_pretrained(cls: Any, folder: Any, *, config: Any = None, dtype: Any = N
         model.generation_config = transformers.GenerationConfig.from_pretrained(path, local_files_only=True)
     model.eval()
     model.offloaded = offload(model, config, device=device, device_memory=device_memory, smallest=smallest,
-                              weights=path, convert=True)
+                              weights=path, convert=True, experts_memory=experts_memory)
     return model
 
 
