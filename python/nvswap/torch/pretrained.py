@@ -14,6 +14,11 @@ from nvswap.errors import invalid
 from nvswap.torch.offload import offload
 from nvswap.weights import headers
 
+# What the class's own from_pretrained() takes and a model that stays in its files has no use for.
+_OF_MEMORY = {"device_map", "max_memory", "offload_folder", "offload_buffers", "low_cpu_mem_usage", "use_safetensors",
+              "state_dict", "cache_dir", "revision", "token", "local_files_only", "force_download", "subfolder",
+              "variant", "output_loading_info", "quantization_config", "ignore_mismatched_sizes", "torch_dtype"}
+
 
 def from_pretrained(cls: Any, folder: Any, *, config: Any = None, dtype: Any = None, device: Any = None,
                     device_memory: Optional[int] = None, smallest: int = 0, experts_memory: int = 0, **more: Any) -> Any:
@@ -44,12 +49,17 @@ def from_pretrained(cls: Any, folder: Any, *, config: Any = None, dtype: Any = N
     Raises
     ------
     Error
-        EINVAL: the weights are quantized, or don't fit the class; and those of offload().
+        EINVAL: the weights are quantized, or don't fit the class; an argument is one of loading into memory,
+        such as device_map; and those of offload().
     OSError
         The folder has no config.json.
     """
     import transformers  # pylint: disable=import-outside-toplevel,import-error
 
+    of_memory = sorted(_OF_MEMORY & more.keys())
+    if of_memory:
+        raise invalid(f"{', '.join(of_memory)}: leave it out, as the weights stay in the files of the folder. device= "
+                      "says where forwards compute, config= has the pool of memory, and dtype= the type")
     path = os.fspath(folder)
     settings = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
     if getattr(settings, "quantization_config", None) is not None:

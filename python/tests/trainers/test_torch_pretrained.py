@@ -232,6 +232,29 @@ def lora_over_files_trains_as_over_memory_and_leaves_the_files(directory):
         closed(model)
 
 
+@promise
+def adapters_are_loaded_over_files_as_over_memory(directory):
+    folder, wanted = saved(directory, "llama")
+    place = os.path.join(directory, "adapter")
+    adapted = peft.get_peft_model(wanted, peft.LoraConfig(
+        r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", init_lora_weights=False)).eval()
+    adapted.save_pretrained(place)
+    with torch.no_grad():
+        logits = adapted(input_ids=TOKENS).logits
+    model = nvswap.torch.from_pretrained(AUTO, folder, config=small())
+    with torch.no_grad():
+        assert torch.equal(peft.PeftModel.from_pretrained(model, place).eval()(input_ids=TOKENS).logits, logits)
+    closed(model)
+    model = nvswap.torch.from_pretrained(AUTO, folder, config=small())
+    model.load_adapter(place)
+    with torch.no_grad():
+        assert torch.equal(model(TOKENS).logits, logits)
+    model.offloaded.load()
+    model.offloaded.engine.close()
+    with torch.no_grad():
+        assert torch.equal(model(TOKENS).logits, logits)
+
+
 def mixture(directory, fused):
     """A model of eight experts, in files that have them one by one, or those of a layer together."""
     transformers.set_seed(1)
@@ -426,6 +449,22 @@ def folders_that_can_not_be_used_are_refused(directory):
     with open(path, "w", encoding="utf-8") as file:
         json.dump(settings, file)
     assert "quantized" in str(raises(nvswap.Error, lambda: nvswap.torch.from_pretrained(AUTO, folder), errno.EINVAL))
+    error = raises(nvswap.Error, lambda: nvswap.torch.from_pretrained(AUTO, folder, device_map="auto"), errno.EINVAL)
+    assert "device_map: leave it out" in str(error)
+
+
+@promise
+def other_embeddings_are_refused_until_the_weights_are_loaded(directory):
+    folder, wanted = saved(directory, "llama")
+    model = nvswap.torch.from_pretrained(AUTO, folder, config=small())
+    error = raises(nvswap.Error, lambda: model.resize_token_embeddings(70, mean_resizing=False), errno.EINVAL)
+    assert "after load()" in str(error)
+    same(model, wanted)
+    model.offloaded.load()
+    model.offloaded.engine.close()
+    model.resize_token_embeddings(70, mean_resizing=False)
+    with torch.no_grad():
+        assert torch.equal(model(TOKENS).logits[..., :64], wanted(TOKENS).logits)
 
 
 main()
