@@ -31,6 +31,7 @@ from nvswap.strings import Path
 from nvswap.torch.experts import HotExperts, has_experts
 from nvswap.torch.local import is_host
 from nvswap.torch.offload import Initialize, Offloaded, is_offloaded
+from nvswap.torch.threads import Forward
 from nvswap.weights import Paths, Weights, files_list, pool_config
 
 _SMALLEST_POOL = 64 << 20
@@ -217,6 +218,16 @@ class ParameterFiles(Weights):
             result.update(self._made_of_rows(module, of_module, timeout))
         return result
 
+    def prefetch(self, names: Names) -> int:
+        """Reads ahead, as of Weights, also by the module's names, of which those of experts are left out."""
+        tensors: Dict[Union[str, Tensor], None] = {}
+        for name in [names] if isinstance(names, (str, Tensor)) else names:
+            if not isinstance(name, str) or name not in self.sources:
+                tensors[name] = None
+            elif name not in self._experts:
+                tensors.update(dict.fromkeys(self._tensor_of(leaf.made) for leaf in _leaves(self.sources[name])))
+        return super().prefetch(tensors)
+
     def _made(self, wanted: Mapping[str, _Recorded], timeout: Optional[float]) -> Dict[str, torch.Tensor]:
         leaves = {each.made: self._tensor_of(each.made) for source in wanted.values() for each in _leaves(source)}
         with super().swap_in(dict.fromkeys(leaves.values()), timeout=timeout) as pinned, torch.no_grad():
@@ -337,6 +348,24 @@ class OffloadedFiles(Offloaded):
         data = torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
         self.engine.load_to({name: data})
         return data.to(self.device)
+
+    @torch.compiler.disable
+    def _pin(self, parameters: Iterable[torch.nn.Parameter], forward: Forward) -> None:
+        names = [self._names[parameter] for parameter in parameters]
+        super()._pin(parameters, forward)
+        if names and not self._shared.planned:
+            self._read_after(names)
+
+    def _read_after(self, names: List[str]) -> None:
+        """In the first forward, reads what the module has after these parameters ahead, into half of the pool."""
+        room, order = self.engine.pool()[1] // 2, list(self._names.values())
+        ahead = []
+        for name in order[1 + max(map(order.index, names)):]:
+            room -= self.engine.pool_bytes(name)
+            if room < 0:
+                break
+            ahead.append(name)
+        self.engine.prefetch(ahead)
 
     def _wrap(self, module: torch.nn.Module) -> None:
         super()._wrap(module)
