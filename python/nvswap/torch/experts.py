@@ -4,7 +4,8 @@ The hottest experts of mixtures, in memory of their own. Each token that chose a
 read is kept if the budget has room, or in place of those with fewer uses: so replacing one reads nothing more than
 without a budget. Counts are halved when there are many, so that what is not chosen any more gets cold.
 
-The memory is not the pool's: rows that stay for long anywhere in it would leave no room for a large layer.
+The memory is not the pool's: rows that stay for long anywhere in it would leave no room for a large layer. Nor are the
+others read into the pool then, where a plan that has the experts of the token before would read these again.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class HotExperts:
     def __init__(self, memory: int) -> None:
         if not isinstance(memory, int) or memory < 0:
             raise invalid(f"experts_memory is a number of bytes, 0 or more, not {memory!r}")
-        self._memory = memory
+        self.memory = memory
         self._lock = threading.Lock()
         self._kept: Dict[Expert, Rows] = {}
         self._bytes = self._hits = self._misses = 0
@@ -72,12 +73,12 @@ class HotExperts:
                 self._sum, self._least = sum(self._uses.values()), 0
 
     def offer(self, module: str, number: int, rows: Rows) -> None:
-        """Keeps a copy of an expert that was read, if it is among the hottest."""
+        """Keeps an expert that was read, in memory of its own, if it is among the hottest."""
         expert, nbytes = (module, number), sum(each.nbytes for each in rows.values())
         with self._lock:
-            if nbytes > self._memory or expert in self._kept:
+            if nbytes > self.memory or expert in self._kept:
                 return
-            while self._bytes + nbytes > self._memory:
+            while self._bytes + nbytes > self.memory:
                 if self._uses[expert] <= self._least:
                     return
                 coldest = min(self._kept, key=self._uses.__getitem__)
@@ -86,7 +87,7 @@ class HotExperts:
                     self._bytes -= sum(each.nbytes for each in self._kept.pop(coldest).values())
             self._least = min(self._least, self._uses[expert])
             self._bytes += nbytes
-            self._kept[expert] = {name: each.clone() for name, each in rows.items()}
+            self._kept[expert] = rows
 
     def clear(self) -> None:
         """Drops all."""
@@ -98,5 +99,5 @@ class HotExperts:
         """Bytes of the budget, experts in it and their bytes, and how many of those that forwards needed were
         there or not."""
         with self._lock:
-            return {"memory": self._memory, "kept": len(self._kept), "kept_bytes": self._bytes,
+            return {"memory": self.memory, "kept": len(self._kept), "kept_bytes": self._bytes,
                     "hits": self._hits, "misses": self._misses}

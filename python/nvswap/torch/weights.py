@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import errno
 import functools
 import inspect
+import itertools
 import os
 import sys
 import threading
 from typing import (Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set,
-                    Union)
+                    Tuple, Union)
 
 import torch
 
@@ -255,17 +257,66 @@ class ParameterFiles(Weights):
         kept = self.hot.kept(module, numbers, names)
         if chosen is not None:
             self.hot.count(module, chosen)
-        self.prefetch([self._tensor_of(each.made) for number in numbers if number not in kept for name in names
-                       for each in _leaves(self._experts[name][number])])
         result = {name: torch.empty(self.sources[name].shape, dtype=self.sources[name].dtype, device="cpu")
                   for name in names}
-        for number in numbers:
-            rows = kept.get(number) or self._made({name: self._experts[name][number] for name in names}, timeout)
+        past_pool = chosen is not None and self.hot.memory > 0
+        read = (self._read_past_pool if past_pool else self._read_by_pool)(
+            names, [number for number in numbers if number not in kept], timeout)
+        for number, rows in itertools.chain(kept.items(), read):
             for name in names:
                 result[name][number] = rows[name]
-            if chosen is not None and number not in kept:
+            if past_pool and number not in kept:
                 self.hot.offer(module, number, rows)
         return result
+
+    def _read_by_pool(self, names: List[str], numbers: List[int],
+                      timeout: Optional[float]) -> Iterator[Tuple[int, Dict[str, torch.Tensor]]]:
+        """Experts, with the rows of these parameters, which are pool memory or copies."""
+        self.prefetch([self._tensor_of(each.made) for number in numbers for name in names
+                       for each in _leaves(self._experts[name][number])])
+        for number in numbers:
+            yield number, self._made({name: self._experts[name][number] for name in names}, timeout)
+
+    def _read_past_pool(self, names: List[str], numbers: List[int],
+                        timeout: Optional[float]) -> Iterator[Tuple[int, Dict[str, torch.Tensor]]]:
+        """Experts in memory of their own, each read while the one before is copied. The plan does not have these
+        reads: the next token chooses others."""
+        reading: Dict[int, Dict[Any, torch.Tensor]] = {}
+        busy = []
+
+        def start(number: int) -> None:
+            leaves = {each.made: torch.empty(each.shape, dtype=each.dtype, device="cpu")
+                      for name in names for each in _leaves(self._experts[name][number])}
+            try:
+                super(ParameterFiles, self).load_to(
+                    {self._tensor_of(leaf): array for leaf, array in leaves.items()}, wait=False)  # type: ignore[misc]
+            except Error as error:
+                if error.errno != errno.EBUSY:
+                    raise
+                busy.append(number)  # A backward of another forward has it.
+            else:
+                reading[number] = leaves
+
+        def finish() -> Tuple[int, Dict[str, torch.Tensor]]:
+            number = next(iter(reading))
+            leaves = reading.pop(number)
+            self.wait([self._tensor_of(leaf) for leaf in leaves])
+            return number, {name: _evaluate(self._experts[name][number], leaves) for name in names}
+
+        with self._parts, torch.no_grad():
+            try:
+                for number in numbers:
+                    start(number)
+                    if len(reading) > 1:
+                        yield finish()
+                while reading:
+                    yield finish()
+            finally:
+                while reading:
+                    with contextlib.suppress(Error):
+                        finish()
+        for number, rows in self._read_by_pool(names, busy, timeout):
+            yield number, {name: row.clone() for name, row in rows.items()}
 
     def _tensor_of(self, leaf: Any) -> Tensor:
         if leaf.row is None:
