@@ -15,12 +15,16 @@ THEIRS, OURS = "safetensors' safe_open", "nvswap.open_weights"
 
 
 def load(args, by):
-    """Runs a load in a cgroup, or without a limit where none can be made, with as many threads as torch takes."""
+    """Runs a load in a cgroup, with as many threads as torch takes."""
     env = environment(args)
     del env["OMP_NUM_THREADS"]
-    command = [python(args), "bench/load_weights.py", by, f"{args.work}/model"]
+    return in_cgroup([python(args), "bench/load_weights.py", by, f"{args.work}/model"], env, LIMIT)
+
+
+def in_cgroup(command, env, limit):
+    """Runs a program that enters a cgroup of its last argument, or without a limit where none can be made."""
     try:
-        cgroup = Cgroup(LIMIT)
+        cgroup = Cgroup(limit)
     except OSError as error:
         print(f"weights: without a limit of memory, because no cgroup can be made here: {error}", file=sys.stderr)
         return run(command, env=env) | {"peak_mib": 0}
