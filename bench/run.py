@@ -8,8 +8,8 @@ between rounds. A missed goal is printed and does not make this program fail.
 
 The parts: swapped tensors (swap), Adam's arithmetic alone (adam), optimizer steps (step), a
 model's forward and backward pass (params), and those of goals.py. DeepSpeed's ops (deepspeed),
-torch.save (torch), accelerate's disk_offload (accelerate) and loading .safetensors files (weights) are measured only if
-named, because they need a virtual environment."""
+torch.save (torch), accelerate's disk_offload (accelerate), and loading .safetensors files and computing from them
+(weights) are measured only if named, because they need a virtual environment."""
 import argparse
 import json
 import math
@@ -27,6 +27,7 @@ from measure import (BIG, FIO, GIB, MIB, MODES, RAW, SMALL, SWAP_BYTES, at_least
                      ratio, raw, run, steady, swap_work, write_json)
 from with_accelerate import PART as ACCELERATE
 from with_deepspeed import PART as DEEPSPEED
+from with_forward import PART as FORWARD
 from with_torch import PART as TORCH
 from with_weights import PART as WEIGHTS
 
@@ -322,6 +323,12 @@ def params_goals(rounds):
 # ---- The program
 
 
+def together(first, second):
+    """Two parts as one."""
+    return (lambda args: first[0](args) | second[0](args), lambda rounds: (first[1](rounds), second[1](rounds)),
+            lambda rounds: first[2](rounds) + second[2](rounds), first[3] + second[3])
+
+
 PARTS = {  # functions that measure a round, print the results and check the goals; bytes needed on the drive
     "swap": (swap_round, swap_print, swap_goals, 2 * SWAP_BYTES),
     "adam": (adam_round, adam_print, adam_goals, 0),
@@ -330,7 +337,7 @@ PARTS = {  # functions that measure a round, print the results and check the goa
     **GOAL_PARTS,
 }
 BY_DEFAULT = list(PARTS)
-PARTS |= {"deepspeed": DEEPSPEED, "torch": TORCH, "accelerate": ACCELERATE, "weights": WEIGHTS}
+PARTS |= {"deepspeed": DEEPSPEED, "torch": TORCH, "accelerate": ACCELERATE, "weights": together(WEIGHTS, FORWARD)}
 
 
 def machine(args):

@@ -20,11 +20,15 @@ def all_of_it(results):
 
 
 def load(args, by):
-    """Runs a load in a cgroup, or without a limit where none can be made, with as many threads as torch takes."""
+    """Runs a load in a cgroup, with as many threads as torch takes."""
     env = environment(args)
     del env["OMP_NUM_THREADS"]
-    command = [python(args), "bench/load_weights.py", by, f"{args.work}/model"]
     limit = sum(entry.stat().st_size for entry in os.scandir(f"{args.work}/model")) // 4
+    return in_cgroup([python(args), "bench/load_weights.py", by, f"{args.work}/model"], env, limit)
+
+
+def in_cgroup(command, env, limit):
+    """Runs a program that enters a cgroup of its last argument, or without a limit where none can be made."""
     try:
         cgroup = Cgroup(limit)
     except OSError as error:

@@ -321,7 +321,7 @@ def survey_of(paths: Sequence[Path]) -> Tuple[int, Dict[str, str]]:
     """Bytes of the largest tensor of all files, and their "__metadata__"."""
     metadata: Dict[str, str] = {}
     largest = 0
-    for header, nbytes in _headers(paths):
+    for header, nbytes in headers(paths):
         metadata = {**(header.pop("__metadata__", None) or {}), **metadata}
         for entry in header.values():
             begin, end = entry["data_offsets"]
@@ -329,7 +329,7 @@ def survey_of(paths: Sequence[Path]) -> Tuple[int, Dict[str, str]]:
     return largest, metadata
 
 
-def _headers(paths: Sequence[Path]) -> Iterator[Tuple[Dict[str, Any], int]]:
+def headers(paths: Sequence[Path]) -> Iterator[Tuple[Dict[str, Any], int]]:
     """The headers of all files, with the lengths of these."""
     for path in paths:
         for file_path in _files_of(os.fsdecode(path)):

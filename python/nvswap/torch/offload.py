@@ -277,6 +277,8 @@ class Offloaded:
         # What torch.jit.script calls first.
         module.__prepare_scriptable__ = functools.partial(  # type: ignore[assignment]
             _refuse, module, "scripted")
+        if hasattr(module, "resize_token_embeddings"):  # Of transformers: it would make new ones of nan.
+            module.resize_token_embeddings = functools.partial(_refuse, module, "given other embeddings")
 
     # torch.compile compiles what a forward computes, and not how it gets its parameters.
     @torch.compiler.disable
@@ -390,7 +392,10 @@ class Offloaded:
     def _load_state(self, module: torch.nn.Module, load: Any, state: Dict[str, Any], prefix: str,
                     metadata: Dict[str, Any], *more: Any) -> None:
         """_load_from_state_dict of a module, with its parameters in memory."""
-        own = [each for each in module._parameters.values() if each in self._names]
+        # Its hooks may rename entries. An adapter's state has none of its base model.
+        hooked = bool(module._load_state_dict_pre_hooks)
+        own = [each for key, each in module._parameters.items()
+               if each in self._names and (hooked or prefix + key in state)]
         if metadata.get("assign_to_params_buffers") and own:
             raise invalid(f"load_state_dict(assign=True) of an offloaded {type(module).__name__}: its "
                           "parameters stay on the drive, so leave assign out")
@@ -432,7 +437,8 @@ class Offloaded:
                               "after load()")
             if after.dtype != before.dtype and self.of_files:
                 raise invalid(f"an offloaded {type(module).__name__} whose parameters are read of files can't become "
-                              f"{after.dtype}: make the module of that type, and give offload() convert=True")
+                              f"{after.dtype}: give from_pretrained() that dtype=, or make the module of that type "
+                              "and give offload() convert=True")
             if after.dtype != before.dtype and self.has_optimizer():
                 raise invalid(f"an offloaded {type(module).__name__} can't become {after.dtype} while an optimizer "
                               "has its parameters: make the optimizer after that")
@@ -490,6 +496,7 @@ class Offloaded:
         for module, forward in self._forwards:
             module.forward = forward
             del module._apply, module._load_from_state_dict, module.__prepare_scriptable__
+            module.__dict__.pop("resize_token_embeddings", None)
             module.__dict__["_parameters"] = dict(module._parameters)
         self._forwards.clear()
         for hook in self._hooks:
@@ -513,7 +520,7 @@ def _without_autocast_cache() -> Iterator[None]:
         torch.set_autocast_cache_enabled(before)
 
 
-def _refuse(module: torch.nn.Module, use: str) -> NoReturn:
+def _refuse(module: torch.nn.Module, use: str, *_: Any, **__: Any) -> NoReturn:
     raise invalid(f"an offloaded {type(module).__name__} can't be {use}: its parameters are not in "
                   "memory; do it before offload(), or after load()")
 
@@ -549,7 +556,7 @@ def _device_of(device: Any) -> torch.device:
 def offload(module: torch.nn.Module, config: Any = None, *, engine: Optional[Engine] = None,
             initialize: Optional[Initialize] = None, device: Any = None,
             device_memory: Optional[int] = None, smallest: int = 0, weights: Any = None,
-            convert: bool = False) -> Offloaded:
+            convert: bool = False, experts_memory: int = 0) -> Offloaded:
     """
     Moves the parameters of a module to the drive, or reads them there.
 
@@ -587,6 +594,11 @@ def offload(module: torch.nn.Module, config: Any = None, *, engine: Optional[Eng
     convert : bool
         With `weights`: a parameter whose type differs from that in the files is converted each time
         that it is read.
+    experts_memory : int
+        With `weights`, of a mixture of experts of transformers whose forwards compute on the host: bytes of memory
+        beside the pool for the experts that the most tokens chose, which are not read again. What fits in it is
+        kept; ``engine.stats()["experts"]`` says how much that is, and how many experts that forwards needed were
+        there.
 
     Returns
     -------
@@ -649,7 +661,7 @@ def offload(module: torch.nn.Module, config: Any = None, *, engine: Optional[Eng
         if engine is not None:
             raise invalid("weights= has an engine of its own: leave out engine=")
         return offload_files(module, weights, config, initialize, _device_of(device), device_memory, smallest,
-                             convert)
+                             convert, experts_memory)
     if engine is not None:
         own = engine
     else:

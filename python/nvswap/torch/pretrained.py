@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any, Optional
 
@@ -11,11 +12,16 @@ import torch
 from nvswap.dtypes import torch_dtype
 from nvswap.errors import invalid
 from nvswap.torch.offload import offload
-from nvswap.weights import open_weights
+from nvswap.weights import headers
+
+# What the class's own from_pretrained() takes and a model that stays in its files has no use for.
+_OF_MEMORY = {"device_map", "max_memory", "offload_folder", "offload_buffers", "low_cpu_mem_usage", "use_safetensors",
+              "state_dict", "cache_dir", "revision", "token", "local_files_only", "force_download", "subfolder",
+              "variant", "output_loading_info", "quantization_config", "ignore_mismatched_sizes", "torch_dtype"}
 
 
 def from_pretrained(cls: Any, folder: Any, *, config: Any = None, dtype: Any = None, device: Any = None,
-                    device_memory: Optional[int] = None, smallest: int = 0, **more: Any) -> Any:
+                    device_memory: Optional[int] = None, smallest: int = 0, experts_memory: int = 0, **more: Any) -> Any:
     """
     Makes a model of transformers whose parameters are read in the files of a folder, as
     ``cls.from_pretrained(folder)`` makes one in memory.
@@ -26,7 +32,7 @@ def from_pretrained(cls: Any, folder: Any, *, config: Any = None, dtype: Any = N
         A class of transformers 5 or newer, such as AutoModelForCausalLM or LlamaForCausalLM.
     folder : str or os.PathLike
         With config.json and .safetensors files, as save_pretrained and the hub's cache have it.
-    config, device, device_memory, smallest
+    config, device, device_memory, smallest, experts_memory
         As for :func:`nvswap.torch.offload` with `weights`.
     dtype : torch.dtype or str, optional
         Of the model; by default that of config.json, or else of the files. Parameters that have another type
@@ -43,12 +49,17 @@ def from_pretrained(cls: Any, folder: Any, *, config: Any = None, dtype: Any = N
     Raises
     ------
     Error
-        EINVAL: the weights are quantized, or don't fit the class; and those of offload().
+        EINVAL: the weights are quantized, or don't fit the class; an argument is one of loading into memory,
+        such as device_map; and those of offload().
     OSError
         The folder has no config.json.
     """
     import transformers  # pylint: disable=import-outside-toplevel,import-error
 
+    of_memory = sorted(_OF_MEMORY & more.keys())
+    if of_memory:
+        raise invalid(f"{', '.join(of_memory)}: leave it out, as the weights stay in the files of the folder. device= "
+                      "says where forwards compute, config= has the pool of memory, and dtype= the type")
     path = os.fspath(folder)
     settings = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
     if getattr(settings, "quantization_config", None) is not None:
@@ -63,12 +74,15 @@ def from_pretrained(cls: Any, folder: Any, *, config: Any = None, dtype: Any = N
         model.generation_config = transformers.GenerationConfig.from_pretrained(path, local_files_only=True)
     model.eval()
     model.offloaded = offload(model, config, device=device, device_memory=device_memory, smallest=smallest,
-                              weights=path, convert=True)
+                              weights=path, convert=True, experts_memory=experts_memory)
     return model
 
 
 def _first_dtype(path: str) -> torch.dtype:
-    """That of the first tensor of floating-point numbers."""
-    with open_weights(path) as weights:
-        dtypes = [torch_dtype(each.dtype) for each in weights.stored()]
-    return next((dtype for dtype in dtypes if dtype.is_floating_point), torch.float32)
+    """That of the first tensor of floating-point numbers, by the headers."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # Opening the files says why.
+        for header, _ in headers([path]):
+            for name, each in header.items():
+                if name != "__metadata__" and torch_dtype(each["dtype"]).is_floating_point:
+                    return torch_dtype(each["dtype"])  # type: ignore[no-any-return]
+    return torch.float32

@@ -37,6 +37,8 @@ class Shared:
         How many forwards have pinned each tensor.
     copies : dict of torch.device to DeviceCopies
         Where modules compute on a device.
+    planned : bool
+        Whether the engine follows the order of a step before.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -47,6 +49,7 @@ class Shared:
         self._registered: Optional[int] = None
         self.lock = threading.Lock()
         self.depth: Dict[str, int] = {}
+        self.planned = False
         self._engine = engine
         self._had: "weakref.WeakSet[torch.nn.Module]" = weakref.WeakSet()
         self._step = False
@@ -112,6 +115,7 @@ class Shared:
     def _end_step(self) -> None:
         if self._step:
             self._engine._end_step()
+            self.planned = True
         self._step = False
         self._had = weakref.WeakSet()
 

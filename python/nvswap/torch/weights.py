@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import errno
 import functools
 import inspect
+import itertools
 import os
 import sys
 import threading
 from typing import (Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set,
-                    Union)
+                    Tuple, Union)
 
 import torch
 
@@ -28,8 +30,10 @@ from nvswap.dtypes import torch_dtype
 from nvswap.engine import Names, StoredTensor, Tensor
 from nvswap.errors import Error, invalid
 from nvswap.strings import Path
+from nvswap.torch.experts import HotExperts, has_experts
 from nvswap.torch.local import is_host
 from nvswap.torch.offload import Initialize, Offloaded, is_offloaded
+from nvswap.torch.threads import Forward
 from nvswap.weights import Paths, Weights, files_list, pool_config
 
 _SMALLEST_POOL = 64 << 20
@@ -173,11 +177,13 @@ class ParameterFiles(Weights):
         By the names of the module.
     experts : dict of str to list of recorded tensors
         The rows of the parameters that are read by rows.
+    hot : HotExperts
     """
 
     def __init__(self, paths: Sequence[Path], config: Any, sources: Dict[str, _Recorded],
-                 experts: Dict[str, List[_Recorded]]) -> None:
+                 experts: Dict[str, List[_Recorded]], hot: HotExperts) -> None:
         self.sources = sources
+        self.hot = hot
         self._experts = experts
         self._chosen = threading.local()
         self._registering = threading.Lock()
@@ -185,14 +191,15 @@ class ParameterFiles(Weights):
         super().__init__(paths, config, arrays="torch")
 
     @contextlib.contextmanager
-    def choosing(self, rows: List[int]) -> Iterator[None]:
-        """Parameters of experts that this thread gets in the block have the contents of these rows."""
-        before = getattr(self._chosen, "rows", None)
-        self._chosen.rows = rows
+    def choosing(self, tokens: Dict[int, int]) -> Iterator[None]:
+        """Parameters of experts that this thread gets in the block have the contents of these rows, each of which so
+        many tokens chose."""
+        before = getattr(self._chosen, "tokens", None)
+        self._chosen.tokens = tokens
         try:
             yield
         finally:
-            self._chosen.rows = before
+            self._chosen.tokens = before
 
     def swap_in(self, names: Names, mode: str = "r", *, timeout: Optional[float] = None,
                 arrays: Optional[str] = None) -> Any:
@@ -205,10 +212,23 @@ class ParameterFiles(Weights):
         whole = {name: self.sources[name] for name in wanted if name not in self._experts}
         if whole:
             result.update(self._made(whole, timeout))
+        modules: Dict[str, List[str]] = {}
         for name in wanted:
             if name in self._experts:
-                result[name] = self._made_of_rows(name, timeout)
+                modules.setdefault(name.rpartition(".")[0], []).append(name)
+        for module, of_module in modules.items():
+            result.update(self._made_of_rows(module, of_module, timeout))
         return result
+
+    def prefetch(self, names: Names) -> int:
+        """Reads ahead, as of Weights, also by the module's names, of which those of experts are left out."""
+        tensors: Dict[Union[str, Tensor], None] = {}
+        for name in [names] if isinstance(names, (str, Tensor)) else names:
+            if not isinstance(name, str) or name not in self.sources:
+                tensors[name] = None
+            elif name not in self._experts:
+                tensors.update(dict.fromkeys(self._tensor_of(leaf.made) for leaf in _leaves(self.sources[name])))
+        return super().prefetch(tensors)
 
     def _made(self, wanted: Mapping[str, _Recorded], timeout: Optional[float]) -> Dict[str, torch.Tensor]:
         leaves = {each.made: self._tensor_of(each.made) for source in wanted.values() for each in _leaves(source)}
@@ -229,16 +249,74 @@ class ParameterFiles(Weights):
         begin = (place - memory.data_ptr()) % _LINE_BYTES
         return memory[begin:begin + contents.nbytes].view(contents.dtype).view(contents.shape).copy_(contents)
 
-    def _made_of_rows(self, name: str, timeout: Optional[float]) -> torch.Tensor:
-        """A parameter of experts: the memory of rows that nothing chose is never touched."""
-        rows = self._experts[name]
-        chosen = getattr(self._chosen, "rows", None)
-        numbers = range(len(rows)) if chosen is None else chosen
-        self.prefetch([self._tensor_of(each.made) for number in numbers for each in _leaves(rows[number])])
-        result = torch.empty(self.sources[name].shape, dtype=self.sources[name].dtype, device="cpu")
-        for number in numbers:
-            result[number] = self._made({name: rows[number]}, timeout)[name]
+    def _made_of_rows(self, module: str, names: List[str], timeout: Optional[float]) -> Dict[str, torch.Tensor]:
+        """Parameters of the experts of a module: the memory of rows that nothing chose is never touched."""
+        chosen: Optional[Dict[int, int]] = getattr(self._chosen, "tokens", None)
+        numbers = range(len(self._experts[names[0]])) if chosen is None else sorted(
+            chosen, key=chosen.__getitem__, reverse=True)
+        kept = self.hot.kept(module, numbers, names)
+        if chosen is not None:
+            self.hot.count(module, chosen)
+        result = {name: torch.empty(self.sources[name].shape, dtype=self.sources[name].dtype, device="cpu")
+                  for name in names}
+        past_pool = chosen is not None and self.hot.memory > 0
+        read = (self._read_past_pool if past_pool else self._read_by_pool)(
+            names, [number for number in numbers if number not in kept], timeout)
+        for number, rows in itertools.chain(kept.items(), read):
+            for name in names:
+                result[name][number] = rows[name]
+            if past_pool and number not in kept:
+                self.hot.offer(module, number, rows)
         return result
+
+    def _read_by_pool(self, names: List[str], numbers: List[int],
+                      timeout: Optional[float]) -> Iterator[Tuple[int, Dict[str, torch.Tensor]]]:
+        """Experts, with the rows of these parameters, which are pool memory or copies."""
+        self.prefetch([self._tensor_of(each.made) for number in numbers for name in names
+                       for each in _leaves(self._experts[name][number])])
+        for number in numbers:
+            yield number, self._made({name: self._experts[name][number] for name in names}, timeout)
+
+    def _read_past_pool(self, names: List[str], numbers: List[int],
+                        timeout: Optional[float]) -> Iterator[Tuple[int, Dict[str, torch.Tensor]]]:
+        """Experts in memory of their own, each read while the one before is copied. The plan does not have these
+        reads: the next token chooses others."""
+        reading: Dict[int, Dict[Any, torch.Tensor]] = {}
+        busy = []
+
+        def start(number: int) -> None:
+            leaves = {each.made: torch.empty(each.shape, dtype=each.dtype, device="cpu")
+                      for name in names for each in _leaves(self._experts[name][number])}
+            try:
+                super(ParameterFiles, self).load_to(
+                    {self._tensor_of(leaf): array for leaf, array in leaves.items()}, wait=False)  # type: ignore[misc]
+            except Error as error:
+                if error.errno != errno.EBUSY:
+                    raise
+                busy.append(number)  # A backward of another forward has it.
+            else:
+                reading[number] = leaves
+
+        def finish() -> Tuple[int, Dict[str, torch.Tensor]]:
+            number = next(iter(reading))
+            leaves = reading.pop(number)
+            self.wait([self._tensor_of(leaf) for leaf in leaves])
+            return number, {name: _evaluate(self._experts[name][number], leaves) for name in names}
+
+        with self._parts, torch.no_grad():
+            try:
+                for number in numbers:
+                    start(number)
+                    if len(reading) > 1:
+                        yield finish()
+                while reading:
+                    yield finish()
+            finally:
+                while reading:
+                    with contextlib.suppress(Error):
+                        finish()
+        for number, rows in self._read_by_pool(names, busy, timeout):
+            yield number, {name: row.clone() for name, row in rows.items()}
 
     def _tensor_of(self, leaf: Any) -> Tensor:
         if leaf.row is None:
@@ -256,6 +334,14 @@ class ParameterFiles(Weights):
     def pool_bytes(self, name: str) -> int:
         """What a parameter takes of the pool while it is read."""
         return pool_bytes(self.sources[name], self._experts.get(name))
+
+    def stats(self) -> Dict[str, Any]:
+        """As those of an engine, with "experts": see :meth:`HotExperts.stats`."""
+        return {**super().stats(), "experts": self.hot.stats()}
+
+    def _free(self, pointer: Any, at_exit: bool) -> None:
+        super()._free(pointer, at_exit)
+        self.hot.clear()
 
     def room_beside(self, names: Iterable[str], unit: int = 1) -> int:
         files = {each.made.name for name in names if name not in self._experts  # type: ignore[union-attr]
@@ -314,20 +400,44 @@ class OffloadedFiles(Offloaded):
         self.engine.load_to({name: data})
         return data.to(self.device)
 
+    @torch.compiler.disable
+    def _pin(self, parameters: Iterable[torch.nn.Parameter], forward: Forward) -> None:
+        names = [self._names[parameter] for parameter in parameters]
+        super()._pin(parameters, forward)
+        if names and not self._shared.planned:
+            self._read_after(names)
+
+    def _read_after(self, names: List[str]) -> None:
+        """In the first forward, reads what the module has after these parameters ahead, into half of the pool."""
+        room, order = self.engine.pool()[1] // 2, list(self._names.values())
+        ahead = []
+        for name in order[1 + max(map(order.index, names)):]:
+            room -= self.engine.pool_bytes(name)
+            if room < 0:
+                break
+            ahead.append(name)
+        self.engine.prefetch(ahead)
+
     def _wrap(self, module: torch.nn.Module) -> None:
         super()._wrap(module)
-        if not _has_experts(module) or not is_host(self.device):
+        if not has_experts(module) or not is_host(self.device):
             return
         forward, signature, lock = module.forward, inspect.signature(module.forward), threading.RLock()
 
         @functools.wraps(forward)
         def forward_of_chosen(*args: Any, **kwargs: Any) -> Any:
-            chosen = signature.bind(*args, **kwargs).arguments["top_k_index"].unique().tolist()
+            chosen = signature.bind(*args, **kwargs).arguments["top_k_index"].unique(return_counts=True)
+            tokens = {number: count for number, count in zip(*(each.tolist() for each in chosen))
+                      if number < module.num_experts}
             # Another thread's forward would have the rows of this one.
-            with lock, self.engine.choosing([each for each in chosen if each < module.num_experts]):
+            with lock, self.engine.choosing(tokens):
                 return forward(*args, **kwargs)
 
         module.forward = forward_of_chosen  # type: ignore[method-assign]
+
+    def load(self) -> None:
+        super().load()
+        self.engine.hot.clear()
 
     @contextlib.contextmanager
     def _writable(self, parameters: List[torch.nn.Parameter]) -> Iterator[None]:
@@ -335,12 +445,6 @@ class OffloadedFiles(Offloaded):
             raise invalid(f"parameter {self._names[parameters[0]]} is read of files, which are not written: call "
                           "load() first, or offload() without weights=")
         yield
-
-
-def _has_experts(module: torch.nn.Module) -> bool:
-    """Whether rows of its parameters are experts, in the way of transformers."""
-    return isinstance(getattr(module, "num_experts", None), int) and \
-        "top_k_index" in inspect.signature(module.forward).parameters
 
 
 # ---- Names
@@ -438,7 +542,7 @@ def _rows_of_experts(module: torch.nn.Module, sources: Dict[str, _Recorded]) -> 
     """The rows of each parameter of experts that can be read alone."""
     result = {}
     for prefix, each in module.named_modules():
-        if not _has_experts(each):
+        if not has_experts(each):
             continue
         for key, parameter in each.named_parameters(prefix, recurse=False):
             if key in sources and parameter.ndim and parameter.shape[0] == each.num_experts:
@@ -452,9 +556,10 @@ def _rows_of_experts(module: torch.nn.Module, sources: Dict[str, _Recorded]) -> 
 
 
 def offload_files(module: torch.nn.Module, paths: Paths, config: Any, initialize: Optional[Initialize],
-                  device: torch.device, device_memory: int, smallest: int, convert: bool) -> OffloadedFiles:
+                  device: torch.device, device_memory: int, smallest: int, convert: bool,
+                  experts_memory: int) -> OffloadedFiles:
     """See :func:`nvswap.torch.offload`, of which `paths` are the `weights`."""
-    files = files_list(paths)
+    files, hot = files_list(paths), HotExperts(experts_memory)
     config = config or os.environ.get("NVSWAP_CONFIG") or None
     before = [(entries, key, tensor) for _, entries, key, tensor in _tensors(module)]
     engine = None
@@ -467,7 +572,7 @@ def offload_files(module: torch.nn.Module, paths: Paths, config: Any, initialize
         # Each tensor has the rest of its first and of its last unit beside it.
         rest = 2 * _UNIT_BYTES * len(sources)
         engine = ParameterFiles(files, pool_config(config, lambda: max(_SMALLEST_POOL, 4 * largest + rest)), sources,
-                                experts)
+                                experts, hot)
         return OffloadedFiles(module, engine, initialize, device, device_memory, smallest)
     except BaseException:
         for entries, key, tensor in before:

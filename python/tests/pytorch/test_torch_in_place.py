@@ -6,8 +6,11 @@ import contextlib
 import copy
 import errno
 import gc
+import json
 import os
+import re
 import sys
+import time
 
 import safetensors.torch
 import torch
@@ -70,6 +73,52 @@ def devices():
     yield contextlib.nullcontext(), {}
     yield (host_as_device(sys.modules["nvswap.torch.offload"], nvswap.torch.weights, nvswap.torch.state),
            {"device": "cpu", "device_memory": 40000})
+
+
+class Waiting(torch.nn.Linear):
+    """A layer that computes until the next one is in the pool, or being read."""
+
+    def forward(self, x):
+        with self.trace.span(f"layer {self.number}"):
+            deadline = time.monotonic() + 60
+            while self.after and self.engine().info(self.after)["state"] == "on drive":
+                assert time.monotonic() < deadline, f"{self.after} is not read ahead"
+            return super().forward(x)
+
+
+@promise
+def the_next_layer_is_read_while_one_computes_by_the_order_of_the_module_and_then_by_the_plan(directory):
+    layers = 8
+    made = torch.nn.Sequential(*[Waiting(64, 64, bias=False) for _ in range(layers)])
+    wanted, _ = saved(directory, torch.nn.Sequential(*[torch.nn.Linear(64, 64, bias=False) for _ in range(layers)]))
+    trace = nvswap.Trace(10000)
+    # The pool has room for four layers of 16 KiB, and none of them is too small to go.
+    config = nvswap.Config({"zero_optimization": {"stage3_param_persistence_threshold": 0, "offload_param": {
+        "buffer_count": 1, "buffer_size": 20000}}})
+    config.set_trace(trace)
+    offloaded = nvswap.torch.offload(made, config, weights=directory)
+    for number, layer in enumerate(made):
+        layer.trace, layer.number, layer.engine = trace, number, lambda: offloaded.engine
+        layer.after = f"{number + 1}.weight" if number + 1 < layers else None
+    for _ in range(3):
+        with torch.no_grad():
+            assert torch.equal(made(inputs()), wanted(inputs()))
+    path = os.path.join(directory, "trace.json")
+    trace.write(path)
+    with open(path, encoding="utf-8") as file:
+        events = json.load(file)["traceEvents"]
+    spans = sorted((each["ts"], each["ts"] + each["dur"], each["name"]) for each in events
+                   if each["name"].startswith("layer"))
+    reads = [(each["ts"], re.search(r"(\d+)\.weight", each["name"]).group(1)) for each in events
+             if each["ph"] == "b" and each["name"].startswith("read ")]
+    assert len(spans) == 3 * layers and len(reads) >= layers + 2 * (layers - 4), (len(spans), len(reads))
+    for begun, number in reads:
+        use = [place for place, span in enumerate(spans) if span[0] > begun and span[2] == f"layer {number}"]
+        # The program begins the forward of the first layer.
+        assert not use or number == "0" or begun < spans[use[0] - 1][1], (begun, number, spans)
+    del layer
+    closed(offloaded)
+    trace.close()
 
 
 @promise

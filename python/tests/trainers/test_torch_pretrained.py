@@ -232,6 +232,29 @@ def lora_over_files_trains_as_over_memory_and_leaves_the_files(directory):
         closed(model)
 
 
+@promise
+def adapters_are_loaded_over_files_as_over_memory(directory):
+    folder, wanted = saved(directory, "llama")
+    place = os.path.join(directory, "adapter")
+    adapted = peft.get_peft_model(wanted, peft.LoraConfig(
+        r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", init_lora_weights=False)).eval()
+    adapted.save_pretrained(place)
+    with torch.no_grad():
+        logits = adapted(input_ids=TOKENS).logits
+    model = nvswap.torch.from_pretrained(AUTO, folder, config=small())
+    with torch.no_grad():
+        assert torch.equal(peft.PeftModel.from_pretrained(model, place).eval()(input_ids=TOKENS).logits, logits)
+    closed(model)
+    model = nvswap.torch.from_pretrained(AUTO, folder, config=small())
+    model.load_adapter(place)
+    with torch.no_grad():
+        assert torch.equal(model(TOKENS).logits, logits)
+    model.offloaded.load()
+    model.offloaded.engine.close()
+    with torch.no_grad():
+        assert torch.equal(model(TOKENS).logits, logits)
+
+
 def mixture(directory, fused):
     """A model of eight experts, in files that have them one by one, or those of a layer together."""
     transformers.set_seed(1)
@@ -270,6 +293,82 @@ def a_mixture_of_experts_reads_those_that_a_token_chose(directory):
         assert engine.stats()["aio"]["read"]["bytes"] == read  # They are in the pool.
         same(model, wanted)
         closed(model)
+
+
+def skewed(model):
+    """Routers that choose experts 0 and 1 for all tokens but those whose number is divisible by five, which have 2 or 3
+    instead of 1. Returns the sets that the forwards of each layer have chosen, the last one last."""
+    chosen = [[] for _ in model.model.layers]
+
+    def choose(layer, given):
+        experts = torch.tensor([[0, 1 if number % 5 else 2 + layer % 2] for number in skewed.tokens])
+        chosen[layer].append(set(experts.unique().tolist()))
+        return given[0], experts, given[2]
+
+    for number, layer in enumerate(model.model.layers):
+        layer.mlp.experts.register_forward_pre_hook(lambda _, given, number=number: choose(number, given))
+    return chosen
+
+
+def read_of(trace, directory):
+    """The places of all tensors that a trace has seen read, in the order of the reads."""
+    path = os.path.join(directory, "trace.json")
+    trace.write(path)
+    with open(path, encoding="utf-8") as file:
+        events = json.load(file)["traceEvents"]
+    return [each["args"]["offset"] for each in events
+            if each["ph"] == "b" and each["cat"] == "tensor" and each["name"].startswith("read")]
+
+
+@promise
+def the_hottest_experts_are_kept_within_their_budget_and_not_read_again(directory):
+    for fused in (False, True):
+        folder, wanted = mixture(directory, fused)
+        chosen = skewed(wanted)
+        each = sum(parameter[0].nbytes for parameter in wanted.model.layers[0].mlp.experts.parameters())
+        # The first one has an expert of each layer that is rarely chosen.
+        inputs = [torch.arange(first, last)[None] for first, last in ((5, 6), (1, 5), (4, 8), (6, 10), (14, 19), (1, 4))]
+        for kept in (1, 6, 24):
+            trace = nvswap.Trace(10000)
+            # The pool would hold two experts at most, so that what is not kept is read again.
+            config = nvswap.Config({"zero_optimization": {"offload_param": {"buffer_count": 1, "buffer_size": 7000}}})
+            config.set_trace(trace)
+            budget = kept * each + each // 2
+            model = nvswap.torch.from_pretrained(AUTO, folder, config=config, experts_memory=budget)
+            engine, needed = model.offloaded.engine, 0
+            skewed(model)
+            for number, tokens in enumerate(inputs):
+                if number == 4:
+                    before = len(read_of(trace, directory))
+                skewed.tokens = tokens[0].tolist()
+                with torch.no_grad():
+                    assert torch.equal(model(tokens).logits, wanted(tokens).logits)
+                needed += sum(len(of_layer[-1]) for of_layer in chosen)
+                stats = engine.stats()["experts"]
+                assert stats["kept_bytes"] == stats["kept"] * each <= budget == stats["memory"], stats
+                assert stats["kept"] == min(kept, 3 * (2 if number == 0 else 3)), stats
+                assert stats["hits"] + stats["misses"] == needed, stats
+            read = read_of(trace, directory)
+            places = {engine.info(name)["store_offset"] for name in engine if re.search(r"\.w\d|:", name)}
+            # No more than what was not there: of each, two tensors of rows, or three.
+            assert sum(place in places for place in read) == (2 if fused else 3) * stats["misses"], stats
+            read = read[before:]
+            # Of "experts.1.w1.weight" or "experts.down_proj[1:2]".
+            found = {engine.info(name)["store_offset"]: re.search(r"\d+(?=\.w\d|:)", name) for name in engine}
+            numbers = {int(found[place].group()) for place in read if found[place]}
+            assert read and numbers == {1: {0, 1, 2, 3}, 6: {2, 3}, 24: set()}[kept], numbers
+            closed(model)
+            assert engine.hot.stats()["kept"] == 0
+            trace.close()
+
+
+@promise
+def a_budget_of_experts_that_is_no_number_of_bytes_is_refused(directory):
+    folder, _ = mixture(directory, False)
+    for wrong in (-1, "4G", 1.5, None):
+        error = raises(nvswap.Error, lambda: nvswap.torch.from_pretrained(AUTO, folder, experts_memory=wrong),
+                       errno.EINVAL)
+        assert "experts_memory is a number of bytes" in str(error)
 
 
 @promise
@@ -354,6 +453,22 @@ def folders_that_can_not_be_used_are_refused(directory):
     with open(path, "w", encoding="utf-8") as file:
         json.dump(settings, file)
     assert "quantized" in str(raises(nvswap.Error, lambda: nvswap.torch.from_pretrained(AUTO, folder), errno.EINVAL))
+    error = raises(nvswap.Error, lambda: nvswap.torch.from_pretrained(AUTO, folder, device_map="auto"), errno.EINVAL)
+    assert "device_map: leave it out" in str(error)
+
+
+@promise
+def other_embeddings_are_refused_until_the_weights_are_loaded(directory):
+    folder, wanted = saved(directory, "llama")
+    model = nvswap.torch.from_pretrained(AUTO, folder, config=small())
+    error = raises(nvswap.Error, lambda: model.resize_token_embeddings(70, mean_resizing=False), errno.EINVAL)
+    assert "after load()" in str(error)
+    same(model, wanted)
+    model.offloaded.load()
+    model.offloaded.engine.close()
+    model.resize_token_embeddings(70, mean_resizing=False)
+    with torch.no_grad():
+        assert torch.equal(model(TOKENS).logits[..., :64], wanted(TOKENS).logits)
 
 
 main()
