@@ -477,6 +477,19 @@ class Offloaded:
         own = self.optimizer()
         return own is not None and not own.closed
 
+    def take_optimizer(self, optimizer: torch.optim.Optimizer, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Has an optimizer train the module, of which it has parameters, with its class's `closed`."""
+        if self.of_files:
+            raise invalid("the parameters of `offloaded` are read of files, which are not written: train adapters over "
+                          "them, and leave out offloaded=")
+        if self.has_optimizer():
+            raise Error(errno.EBUSY, "the offloaded module has an optimizer, which takes its gradients: close() that "
+                        "one before making another")
+        if not any(parameter in self._names for parameter in parameters):
+            raise invalid("no parameter is of the module of `offloaded`, which would not be trained: give the "
+                          "parameters of that module too, or leave out `offloaded`")
+        self.optimizer = weakref.ref(optimizer)
+
     # ---- The end
 
     def load(self) -> None:

@@ -26,8 +26,8 @@ class Adam(nvswap.torch.CustomOptimizer):
 
     elementwise = True
 
-    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, config=None):
-        super().__init__(params, dict(lr=lr, betas=betas, eps=eps), config)
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, **more):
+        super().__init__(params, dict(lr=lr, betas=betas, eps=eps), **more)
 
     def states(self, parameter, group):
         return {"exp_avg": torch.float32, "exp_avg_sq": torch.float32}
@@ -402,6 +402,100 @@ def a_fault_of_the_drive_leaves_a_step_that_is_finished_exactly(directory):
         optimizer.close()
 
 
+@contextlib.contextmanager
+def offloaded_pair(directory, dtype):
+    """A module in memory and one on the drive, each with its optimizer; they are alike."""
+    pairs = []
+    for offloads in (False, True):
+        torch.manual_seed(1)
+        module = torch.nn.Sequential(torch.nn.Linear(40, 60), torch.nn.Tanh(), torch.nn.Linear(60, 40)).to(dtype)
+        offloaded = nvswap.torch.offload(module, settings(directory)) if offloads else None
+        pairs.append((module, Adam(module.parameters(), lr=0.01, config=small(directory), offloaded=offloaded)))
+    yield pairs
+    for _, optimizer in pairs:
+        optimizer.close()
+    offloaded.load()
+    offloaded.engine.close()
+
+
+def backward(module, step):
+    data = torch.randn(6, 40, generator=torch.Generator().manual_seed(step)).to(next(module.parameters()).dtype)
+    loss = (module(data) - 1).square().sum()
+    loss.backward()
+    return loss.item()
+
+
+def weights_of(module):
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+@promise
+def an_offloaded_module_is_stepped_as_in_memory(directory):
+    for dtype in (torch.float32, torch.bfloat16):
+        with offloaded_pair(directory, dtype) as pairs:
+            for step in range(6):
+                losses = []
+                for module, optimizer in pairs:
+                    losses.append([backward(module, step)])
+                    # Of 16 bits, sums of gradients differ, which are float32 in the store.
+                    if dtype == torch.float32:
+                        losses[-1] += [backward(module, 100 + step),
+                                       torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0).item()]
+                    if step == 3:
+                        # These are dropped.
+                        optimizer.zero_grad()
+                        backward(module, step)
+                    if step == 4:
+                        module.load_state_dict({name: value * 0.5 for name, value in weights_of(module).items()})
+                    optimizer.step()
+                    assert all(each.grad is None for each in module.parameters()) or module is pairs[0][0]
+                    optimizer.zero_grad()
+                first, second = (weights_of(module) for module, _ in pairs)
+                if dtype == torch.float32:
+                    assert torch.allclose(*map(torch.tensor, losses), rtol=1e-4), losses
+                    assert all(torch.allclose(first[name], second[name], rtol=1e-5, atol=1e-6) for name in first)
+                else:
+                    assert losses[0] == losses[1] and same(first.values(), second.values()), losses
+            io, elements = pairs[1][1].result["io"], sum(each.numel() for each in pairs[0][0].parameters())
+            states = 8 if dtype == torch.float32 else 12
+            assert io["written_bytes"] == states * elements and io["read_bytes"] == (states + 4) * elements, io
+
+
+@promise
+def a_step_of_an_offloaded_module_that_fails_is_finished_exactly(directory):
+    for dtype in (torch.float32, torch.bfloat16):
+        with offloaded_pair(directory, dtype) as pairs:
+            for step, at in enumerate((1, 2, 4, 6)):
+                for module, _ in pairs:
+                    backward(module, step)
+                pairs[0][1].step()
+                with interrupted(Adam, at, Interrupted()):
+                    raises(Interrupted, pairs[1][1].step)
+                pairs[1][1].step()
+                for _, optimizer in pairs:
+                    optimizer.zero_grad()
+                first, second = (weights_of(module) for module, _ in pairs)
+                assert all(torch.equal(first[name], second[name]) for name in first), (dtype, at)
+            assert same_state(*(state_of(optimizer) for _, optimizer in pairs))
+
+
+@promise
+def gradients_that_are_added_to_are_not_those_of_a_failed_step(directory):
+    with offloaded_pair(directory, torch.float32) as pairs:
+        for module, optimizer in pairs:
+            backward(module, 1)
+            with interrupted(Adam, 2, Interrupted()):
+                raises(Interrupted, optimizer.step)
+            before = weights_of(module)
+            backward(module, 2)
+            raises(nvswap.Error, optimizer.step, errno.EINVAL)
+            assert same(before.values(), weights_of(module).values())
+            optimizer.zero_grad()
+            backward(module, 3)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 @promise
 def a_kept_store_is_continued_by_its_own_rule_with_the_same_bits(directory):
     for dtype in (torch.float32, torch.bfloat16):
@@ -553,9 +647,13 @@ def what_a_rule_can_not_have_is_an_error(directory):
         (wrong.setdefault(block, {}) if block else wrong)[key] = value
         assert key in str(raises(nvswap.Error, lambda wrong=wrong: Adam(parameters(), config=wrong), code))
     raises(nvswap.Error, lambda: Adam([torch.nn.Parameter(torch.zeros(4, 5).T)], config=config), errno.EINVAL)
-    module = torch.nn.Linear(50, 50)
+    module, other = torch.nn.Linear(50, 50), torch.nn.Linear(5, 5)
     offloaded = nvswap.torch.offload(module, config)
     raises(nvswap.Error, lambda: Adam(module.parameters(), config=config), errno.EINVAL)
+    raises(nvswap.Error, lambda: Adam(other.parameters(), config=config, offloaded=offloaded), errno.EINVAL)
+    optimizer = Adam(module.parameters(), config=config, offloaded=offloaded)
+    raises(nvswap.Error, lambda: Adam(module.parameters(), config=config, offloaded=offloaded), errno.EBUSY)
+    optimizer.close()
     offloaded.load()
     offloaded.engine.close()
 
