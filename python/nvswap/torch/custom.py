@@ -73,8 +73,9 @@ class CustomOptimizer(torch.optim.Optimizer):
     nvswap.Error
         EINVAL: there is no configuration; a parameter has another type, no memory, is of another offloaded module, or
         is a shard whose rule is not elementwise; gradient_clipping or fp16 of the configuration is set; a state is
-        called "step", "master" or "gradient". EBUSY: `offloaded` has an optimizer. ESTALE: the kept store is that of
-        another optimizer or of other parameters, or has a step that was not finished. And those of nvswap.Engine.
+        called "step", "master" or "gradient". EBUSY: another optimizer has parameters of
+        `offloaded`. ESTALE: the kept store is that of another optimizer or of other parameters, or has a step that was
+        not finished. And those of nvswap.Engine.
 
     Notes
     -----
@@ -123,7 +124,8 @@ class CustomOptimizer(torch.optim.Optimizer):
         try:
             super().__init__(params, defaults)
             if offloaded is not None:
-                offloaded.take_optimizer(self, list(self._numbers()))
+                offloaded.check_optimizer(self._numbers())
+                offloaded.optimizers.append(weakref.ref(self))
             self._resume()
         except BaseException:
             for hook in self._hooks:
@@ -225,7 +227,7 @@ class CustomOptimizer(torch.optim.Optimizer):
         offloaded = self._tensor_of(parameter) is not None
         if not offloaded and (is_offloaded(parameter) or parameter.is_meta):
             raise invalid(f"{described} is of an offloaded module, or has no memory: give what offload() has returned "
-                          "as offloaded=, and each such module an optimizer of its own")
+                          "as offloaded=; an optimizer has one such module")
         if is_sharded(parameter) and not self.elementwise:
             raise invalid(f"{described} is a shard, and a {type(self).__name__} steps whole parameters: use it "
                           "without fully_shard and tensor parallelism")
