@@ -398,9 +398,10 @@ class CustomOptimizer(torch.optim.Optimizer):
         steps alone. EBUSY: a step has failed and is not finished."""
         self._finish()
         result, numbers, kept = super().state_dict(), self._numbers(), self._config["nvswap.keep"]
-        for parameter, values in self.state.items():
-            result["state"][numbers[parameter]] = {
-                "step": values["step"].clone(), **({} if kept else self._values(parameter))}
+        for parameter, number in numbers.items():
+            if parameter in self.state:
+                result["state"][number] = {"step": self.state[parameter]["step"].clone(),
+                                           **({} if kept else self._values(parameter))}
         return dict(result, nvswap={"optimizer": type(self).__name__}) if kept else result
 
     def _finish(self) -> None:
@@ -514,10 +515,13 @@ class CustomOptimizer(torch.optim.Optimizer):
             if count:
                 self._set_steps(parameter, count)
                 for tile in self._of[parameter]:
-                    tile.set_fresh(False)
-                    master = torch.empty(tile.parts[_MASTER].shape, dtype=torch.float32, device="cpu")
-                    self.engine.load_to({tile.parts[_MASTER].name: master})
-                    self._with_memory(tile, "r+", lambda own, master=master: own.copy_(master))
+                    self._take_kept(tile)
+
+    def _take_kept(self, tile: Tile) -> None:
+        tile.set_fresh(False)
+        master = torch.empty(tile.parts[_MASTER].shape, dtype=torch.float32, device="cpu")
+        self.engine.load_to({tile.parts[_MASTER].name: master})
+        self._with_memory(tile, "r+", lambda own: own.copy_(master))
 
     def commit(self) -> None:
         """Makes the state of a kept store durable. EBUSY: a step has failed and is not finished."""

@@ -462,6 +462,47 @@ def an_offloaded_module_is_stepped_as_in_memory(directory):
 
 
 @promise
+def a_grad_scaler_scales_and_skips_steps_of_a_rule(directory):
+    with offloaded_pair(directory, torch.float32) as pairs:
+        scales = []
+        for module, optimizer in pairs:
+            scaler = torch.amp.GradScaler("cpu", init_scale=1024, growth_interval=2)
+            for step in range(6):
+                data = torch.randn(6, 40, generator=torch.Generator().manual_seed(step))
+                loss = (module(data) - 1).square().sum() * (float("inf") if step == 3 else 1)
+                scaler.scale(loss).backward()
+                scaler.unscale_(optimizer)
+                torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+            scales.append(scaler.get_scale())
+            assert [int(each["step"]) for each in optimizer.state.values()] == [5] * 4
+        first, second = (weights_of(module) for module, _ in pairs)
+        assert scales[0] == scales[1]
+        assert all(torch.allclose(first[name], second[name], rtol=1e-5, atol=1e-6) for name in first)
+
+
+@promise
+def what_a_rule_writes_counts_towards_the_write_budget_of_the_path(directory):
+    params, counted = parameters(), 0
+    for _ in range(2):
+        optimizer = Adam(params, config=small(directory, write_budget="10G"))
+        for step in range(3):
+            give_gradients(params, step)
+            optimizer.step()
+        written = optimizer.engine.stats()["drive_written_bytes"]
+        optimizer.close()
+        assert os.listdir(directory) == ["nvswap"] and os.listdir(directory + "/nvswap") == ["written"]
+        with open(directory + "/nvswap/written", encoding="ascii") as file:
+            before, counted = counted, int(file.read().split()[0])
+        assert written > 0 and counted - before == written, (before, counted, written)
+    with open(directory + "/nvswap/written", "w", encoding="ascii") as file:
+        file.write(f"{10 << 30:020} bytes written\n")
+    raises(nvswap.Error, lambda: Adam(params, config=small(directory, write_budget="10G")), errno.EDQUOT)
+
+
+@promise
 def a_step_of_an_offloaded_module_that_fails_is_finished_exactly(directory):
     for dtype in (torch.float32, torch.bfloat16):
         with offloaded_pair(directory, dtype) as pairs:
