@@ -114,8 +114,9 @@ class CustomOptimizer(torch.optim.Optimizer):
                         'nvswap.optimizer_state to "fp32"', "nvswap.optimizer_state")
         self._most = min(int(self._config["zero_optimization.sub_group_size"]), _MOST_ELEMENTS)
         self._of: Dict[torch.nn.Parameter, List[Tile]] = {}
-        # Of a step that was not finished: what is left of it, and the gradients that it has.
+        # Of a step that was not finished: what is left of it, whether there is more, and the gradients that it has.
         self._pending: List[Tile] = []
+        self._begun = False
         self._gradients: Dict[torch.nn.Parameter, torch.Tensor] = {}
         self._versions: Dict[torch.nn.Parameter, int] = {}
         self._settings: Dict[torch.nn.Parameter, Dict[str, Any]] = {}
@@ -292,15 +293,27 @@ class CustomOptimizer(torch.optim.Optimizer):
                 raise invalid("a step has failed and is not finished, and there are other gradients than it had: drop "
                               "what is left of it by zero_grad(), or call step() before they are computed")
             return
+        self._register(list(gradients))
         for parameter, gradient in gradients.items():
             if gradient.layout is not torch.strided:
                 raise invalid(f"parameter {self._numbers()[parameter]} has sparse gradients: an Embedding takes "
                               "sparse=False")
-        self._register(list(gradients))
+            if not self._is_as_made(parameter):
+                raise invalid(f"parameter {self._numbers()[parameter]} has become another since the optimizer was "
+                              "made, by a conversion or park(): call unpark(), or make the optimizer after that")
         self._sums.finish()
         self._gradients = gradients
         self._versions = {parameter: gradient._version for parameter, gradient in gradients.items()}
         self._pending = [tile for parameter in gradients for tile in self._of.get(parameter, ())]
+        self._begun = False
+
+    def _is_as_made(self, parameter: torch.nn.Parameter) -> bool:
+        if parameter not in self._of:
+            return True
+        own, tiles = local(parameter), self._of[parameter]
+        last = tiles[-1]
+        has_pieces = len(tiles) == 1 or self._tensor_of(parameter) is not None or own.is_contiguous()
+        return has_pieces and last.dtype == own.dtype and last.offset + last.numel == own.numel()
 
     def _count(self, done: List[Tile]) -> None:
         for tile in done:
@@ -310,7 +323,9 @@ class CustomOptimizer(torch.optim.Optimizer):
                 if self._tensor_of(tile.parameter) is not None:
                     # Graphs of forwards before can't go backward, as after a change in memory.
                     torch.autograd.graph.increment_version(tile.parameter)
-        self._pending = self._pending[len(done):]
+        self._begun = self._begun or bool(done)
+        # One of which nothing was done has changed nothing, and the next call is another step.
+        self._pending = self._pending[len(done):] if self._begun else []
         if not self._pending:
             self._gradients = {}
         self._take_note()
@@ -457,6 +472,9 @@ class CustomOptimizer(torch.optim.Optimizer):
             self._pending = []
         self._finish()
         super().load_state_dict(dict(state_dict, state={}))
+        for group in self.param_groups:
+            for name, value in self.defaults.items():
+                group.setdefault(name, value)
         for tile in () if kept else [tile for tiles in self._of.values() for tile in tiles]:
             tile.set_fresh(True)
             if tile.parameter in state:

@@ -55,10 +55,13 @@ class Tile:
     offset, numel : int
         Of the elements.
     parts : dict of str to Part
+    dtype : torch.dtype
+        Of the parameter when the tile was made.
     """
 
     def __init__(self, parameter: torch.nn.Parameter, offset: int, numel: int, parts: Dict[str, Part]) -> None:
         self.parameter, self.offset, self.numel, self.parts = parameter, offset, numel, parts
+        self.dtype = parameter.dtype
         self.nbytes = sum(map(_room_of, parts.values()))
 
     def elements_of(self, whole: torch.Tensor) -> torch.Tensor:
