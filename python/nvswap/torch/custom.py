@@ -33,6 +33,8 @@ Kind = Union[torch.dtype, Tuple[torch.dtype, Tuple[int, ...]]]
 
 # Elements of a piece, at most, and of 4 bytes in a buffer.
 _MOST_ELEMENTS = 1 << 24
+# Elements whose temporary tensors stay in a cache, and in memory that the allocator has.
+_CHUNK = 1 << 18
 _MASTER, _GRADIENT = "master", "gradient"
 _OWN = {_MASTER, _GRADIENT}
 
@@ -94,7 +96,8 @@ class CustomOptimizer(torch.optim.Optimizer):
     :class:`AdamW` says. Each is read once for a norm and once for a step. A kept store does not continue them.
 
     Three buffers have the state of the largest parameter each, or of pieces of it, and beside small ones 64 MiB at
-    most. They are locked if the system allows it, and with "pin_memory" in any case.
+    most. They are locked if the system allows it, and with "pin_memory" in any case. A fourth one, which is not, has
+    the weights of a parameter or piece.
     """
 
     elementwise = False
@@ -120,6 +123,7 @@ class CustomOptimizer(torch.optim.Optimizer):
         self._gradients: Dict[torch.nn.Parameter, torch.Tensor] = {}
         self._versions: Dict[torch.nn.Parameter, int] = {}
         self._settings: Dict[torch.nn.Parameter, Dict[str, Any]] = {}
+        self._scratch = torch.empty(0, dtype=torch.uint8, device="cpu")
         self.result: Dict[str, Any] = {}
         self._open()
         try:
@@ -333,7 +337,7 @@ class CustomOptimizer(torch.optim.Optimizer):
     def _step_tile(self, tile: Tile, arrays: Arrays, done: List[Tile]) -> None:
         state = {name: array for name, array in arrays.items() if name not in _OWN}
         self._prefetch_after(len(done))
-        before = self._with_memory(tile, "r", torch.clone)
+        before = self._with_memory(tile, "r", self._copied)
         try:
             weights = self._weights(tile, before, arrays)
             with torch.no_grad():
@@ -357,6 +361,14 @@ class CustomOptimizer(torch.optim.Optimizer):
         with self._offloaded.idle_engine.pinned(name, mode, arrays="torch") as tensors:
             return use(tile.elements_of(tensors[name]))
 
+    def _copied(self, own: torch.Tensor) -> torch.Tensor:
+        """A copy that is valid until the next one: new memory for each would take longer than the copy."""
+        if not is_on_host(own):
+            return own.clone()
+        if self._scratch.numel() < own.nbytes:
+            self._scratch = torch.empty(own.nbytes, dtype=torch.uint8, device="cpu")
+        return self._scratch[:own.nbytes].view(own.dtype).view(own.shape).copy_(own)
+
     def _prefetch_after(self, number: int) -> None:
         """Begins to read the weights of the next tile of the step."""
         following = self._pending[number + 1:number + 2]
@@ -374,7 +386,9 @@ class CustomOptimizer(torch.optim.Optimizer):
         master, host = arrays[_MASTER], before.cpu()
         if tile.parts[_MASTER].fresh:
             return master.copy_(host)
-        return torch.where(master.to(host.dtype) == host, master, host.float(), out=master)
+        for kept, given in zip(master.view(-1).split(_CHUNK), host.reshape(-1).split(_CHUNK)):
+            torch.where(kept.to(given.dtype) == given, kept, given.float(), out=kept)
+        return master
 
     def _gradient(self, tile: Tile, arrays: Arrays) -> torch.Tensor:
         gradient = self._gradients[tile.parameter]
