@@ -48,7 +48,7 @@ class AdamW(StoredOptimizer):
     nvswap.Error
         EINVAL: there is no configuration, a setting is out of bounds or not False, a parameter is not
         contiguous or has no memory, or none is of `offloaded`; or `shard` without a process group, with
-        `offloaded` or with DTensors. EBUSY: `offloaded` has an optimizer. ESTALE: the kept stores of
+        `offloaded` or with DTensors. EBUSY: another optimizer has parameters of `offloaded`. ESTALE: the kept stores of
         `shard` are of another number of ranks, or of different steps. And those of nvswap.Optimizer.
 
     Notes

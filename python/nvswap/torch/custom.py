@@ -7,7 +7,9 @@ the gradient and the state of a parameter, or of a piece of it, as tensors in ho
 from __future__ import annotations
 
 import errno
+import functools
 import json
+import weakref
 import zlib
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar, Union, overload
 
@@ -17,11 +19,13 @@ from nvswap.aio import Aio
 from nvswap.config import Config
 from nvswap.engine import Engine
 from nvswap.errors import Error, invalid
-from nvswap.torch.local import is_sharded, like_parameter, local, local_gradient
-from nvswap.torch.offload import is_offloaded
+from nvswap.torch.gradients import StoredGradient
+from nvswap.torch.local import is_on_host, is_sharded, like_parameter, local, local_gradient
+from nvswap.torch.offload import Offloaded, is_offloaded
 from nvswap.torch.settings import place_of_its_own, settings_of
 from nvswap.torch.state import mapped
-from nvswap.torch.tiles import Arrays, Part, Tile, Tiles
+from nvswap.torch.sums import Sums
+from nvswap.torch.tiles import Arrays, Tile, Tiles, cut
 
 Loss = TypeVar("Loss")
 # Of a state: its type, with the parameter's shape, or type and shape.
@@ -29,7 +33,10 @@ Kind = Union[torch.dtype, Tuple[torch.dtype, Tuple[int, ...]]]
 
 # Elements of a piece, at most, and of 4 bytes in a buffer.
 _MOST_ELEMENTS = 1 << 24
-_MASTER = "master"
+# Elements whose temporary tensors stay in a cache, and in memory that the allocator has.
+_CHUNK = 1 << 18
+_MASTER, _GRADIENT = "master", "gradient"
+_OWN = {_MASTER, _GRADIENT}
 
 
 class CustomOptimizer(torch.optim.Optimizer):
@@ -47,6 +54,9 @@ class CustomOptimizer(torch.optim.Optimizer):
     config : Config, dict, str or os.PathLike, optional
         A directory on the drive; or a DeepSpeed JSON file or its contents, of which the "optimizer" block is not
         used. The variable NVSWAP_CONFIG of the environment by default.
+    offloaded : Offloaded, optional
+        The module whose parameters are on the drive: gradients go to the store as the backward makes them, and
+        new weights to the module's.
 
     Attributes
     ----------
@@ -63,10 +73,11 @@ class CustomOptimizer(torch.optim.Optimizer):
     Raises
     ------
     nvswap.Error
-        EINVAL: there is no configuration; a parameter has another type, no memory, is of an offloaded module, or is
-        a shard whose rule is not elementwise; gradient_clipping or fp16 of the configuration is set; a state is
-        called "step" or "master". ESTALE: the kept store is that of another optimizer or of other parameters, or has
-        a step that was not finished. And those of nvswap.Engine.
+        EINVAL: there is no configuration; a parameter has another type, no memory, is of another offloaded module, or
+        is a shard whose rule is not elementwise; gradient_clipping or fp16 of the configuration is set; a state is
+        called "step", "master" or "gradient". EBUSY: another optimizer has parameters of
+        `offloaded`. ESTALE: the kept store is that of another optimizer or of other parameters, or has a step that was
+        not finished. And those of nvswap.Engine.
 
     Notes
     -----
@@ -81,14 +92,21 @@ class CustomOptimizer(torch.optim.Optimizer):
     makes it durable, the parameters get the weights when the optimizer is made, and state_dict() has the numbers of
     steps.
 
+    A GradScaler and clip_grad_norm_ take the gradients of `offloaded`, which are float32 sums in the store, as
+    :class:`AdamW` says. Each is read once for a norm and once for a step. A kept store does not continue them.
+
     Three buffers have the state of the largest parameter each, or of pieces of it, and beside small ones 64 MiB at
-    most. They are locked if the system allows it, and with "pin_memory" in any case.
+    most. They are locked if the system allows it, and with "pin_memory" in any case. A fourth one, which is not, has
+    the weights of a parameter or piece.
     """
 
     elementwise = False
 
-    def __init__(self, params: Any, defaults: Dict[str, Any], config: Any = None) -> None:
+    def __init__(self, params: Any, defaults: Dict[str, Any], config: Any = None,
+                 offloaded: Optional[Offloaded] = None) -> None:
         self._config = settings_of(config)
+        self._offloaded = offloaded
+        self._hooks: List[Any] = []
         for key, instead in (("gradient_clipping", "torch.nn.utils.clip_grad_norm_"),
                              ("fp16.enabled", "torch.amp.GradScaler")):
             if self._config[key]:
@@ -99,16 +117,24 @@ class CustomOptimizer(torch.optim.Optimizer):
                         'nvswap.optimizer_state to "fp32"', "nvswap.optimizer_state")
         self._most = min(int(self._config["zero_optimization.sub_group_size"]), _MOST_ELEMENTS)
         self._of: Dict[torch.nn.Parameter, List[Tile]] = {}
-        # Of a step that was not finished: what is left of it, and the gradients that it has.
+        # Of a step that was not finished: what is left of it, whether there is more, and the gradients that it has.
         self._pending: List[Tile] = []
+        self._begun = False
         self._gradients: Dict[torch.nn.Parameter, torch.Tensor] = {}
+        self._versions: Dict[torch.nn.Parameter, int] = {}
         self._settings: Dict[torch.nn.Parameter, Dict[str, Any]] = {}
+        self._scratch = torch.empty(0, dtype=torch.uint8, device="cpu")
         self.result: Dict[str, Any] = {}
         self._open()
         try:
             super().__init__(params, defaults)
+            if offloaded is not None:
+                offloaded.check_optimizer(self._numbers())
+                offloaded.optimizers.append(weakref.ref(self))
             self._resume()
         except BaseException:
+            for hook in self._hooks:
+                hook.remove()
             self.engine.abandon()
             self._aio.close()
             raise
@@ -120,6 +146,7 @@ class CustomOptimizer(torch.optim.Optimizer):
         self._aio = Aio(own)
         with place_of_its_own(own, "optimizer"):
             self.engine = Engine(own, "optimizer", aio=self._aio, arrays="torch")
+        self._sums = Sums(self.engine, self._of)
         self._tiles = Tiles(self.engine, self._aio, paths[0] if paths else None,
                             bool(own["zero_optimization.offload_optimizer.pin_memory"]), 4 * self._most)
 
@@ -190,44 +217,40 @@ class CustomOptimizer(torch.optim.Optimizer):
         self.engine.register_all({part.name: (part.dtype, part.shape) for tiles in made.values()
                                   for tile in tiles for part in tile.parts.values()})
         self._of.update(made)
+        # torch has hooks of a parameter outside of Python, where the collector finds no cycle.
+        hook = functools.partial(_take_gradient, weakref.ref(self))
+        self._hooks += [parameter.register_post_accumulate_grad_hook(hook) for parameter in made
+                        if self._tensor_of(parameter) is not None]
+
+    def _tensor_of(self, parameter: torch.nn.Parameter) -> Optional[str]:
+        return self._offloaded.name_of(parameter) if self._offloaded else None
 
     def _tiles_of(self, parameter: torch.nn.Parameter, group: Dict[str, Any], number: int) -> List[Tile]:
         own, described = local(parameter), f"parameter {number}, of shape {list(parameter.shape)},"
         if parameter.dtype not in (torch.float32, torch.bfloat16, torch.float16):
             raise invalid(f"{described} is {parameter.dtype}: parameters are float32, bfloat16 or float16")
-        if is_offloaded(parameter) or parameter.is_meta:
-            raise invalid(f"{described} is of an offloaded module, or has no memory: a {type(self).__name__} steps "
-                          "parameters in memory; nvswap.torch.AdamW, SGD, Adagrad and Lion step offloaded ones")
+        offloaded = self._tensor_of(parameter) is not None
+        if not offloaded and (is_offloaded(parameter) or parameter.is_meta):
+            raise invalid(f"{described} is of an offloaded module, or has no memory: give what offload() has returned "
+                          "as offloaded=; an optimizer has one such module")
         if is_sharded(parameter) and not self.elementwise:
             raise invalid(f"{described} is a shard, and a {type(self).__name__} steps whole parameters: use it "
                           "without fully_shard and tensor parallelism")
-        if self.elementwise and not own.is_contiguous():
+        if self.elementwise and not offloaded and not own.is_contiguous():
             raise invalid(f"{described} is not contiguous: make it so before the optimizer, by parameter.data = "
                           "parameter.data.contiguous()")
         kinds: Dict[str, Tuple[torch.dtype, torch.Size]] = {}
         for name, kind in self.states(parameter, group).items():
             dtype, shape = kind if isinstance(kind, tuple) else (kind, own.shape)
-            if name in ("step", _MASTER) or (self.elementwise and tuple(shape) != tuple(own.shape)):
+            if name in ("step", *_OWN) or (self.elementwise and tuple(shape) != tuple(own.shape)):
                 raise invalid(f"state {name} of shape {list(shape)}: of {described[:-1]} states have other names than "
-                              f"step and {_MASTER}, and if the rule is elementwise that shape")
+                              f"step, {_MASTER} and {_GRADIENT}, and if the rule is elementwise that shape")
             kinds[name] = dtype, torch.Size(shape)
         if parameter.dtype != torch.float32 or self._config["nvswap.keep"]:
             kinds[_MASTER] = torch.float32, own.shape
-        most = self._most if self.elementwise else own.numel()
-        tiles = []
-        for offset in range(0, own.numel(), most):
-            numel = min(most, own.numel() - offset)
-            suffix = f".{offset}" if offset else ""
-            tiles.append(Tile(parameter, offset, numel, {
-                name: Part(f"{number}.{name}{suffix}", dtype, shape if numel == own.numel() else torch.Size([numel]))
-                for name, (dtype, shape) in kinds.items()}))
-        return tiles
-
-    def _elements_of(self, tile: Tile, whole: torch.Tensor) -> torch.Tensor:
-        """Of a tensor that is like the tile's parameter."""
-        if tile.numel == whole.numel():
-            return whole
-        return whole.reshape(-1)[tile.offset:tile.offset + tile.numel]
+        if offloaded:
+            kinds[_GRADIENT] = torch.float32, own.shape
+        return cut(parameter, kinds, str(number), self._most if self.elementwise else own.numel(), {_GRADIENT})
 
     # ---- Steps
 
@@ -269,58 +292,112 @@ class CustomOptimizer(torch.optim.Optimizer):
         self._settings = self._groups()
         gradients = {parameter: parameter.grad for parameter in self._settings if parameter.grad is not None}
         if self._pending:
-            if any(gradients.get(tile.parameter) is not self._gradients[tile.parameter] for tile in self._pending):
+            if any(gradients.get(tile.parameter) is not self._gradients[tile.parameter]
+                   or gradients[tile.parameter]._version != self._versions[tile.parameter] for tile in self._pending):
                 raise invalid("a step has failed and is not finished, and there are other gradients than it had: drop "
                               "what is left of it by zero_grad(), or call step() before they are computed")
             return
+        self._register(list(gradients))
         for parameter, gradient in gradients.items():
             if gradient.layout is not torch.strided:
                 raise invalid(f"parameter {self._numbers()[parameter]} has sparse gradients: an Embedding takes "
                               "sparse=False")
-        self._register(list(gradients))
+            if not self._is_as_made(parameter):
+                raise invalid(f"parameter {self._numbers()[parameter]} has become another since the optimizer was "
+                              "made, by a conversion or park(): call unpark(), or make the optimizer after that")
+        self._sums.finish()
         self._gradients = gradients
+        self._versions = {parameter: gradient._version for parameter, gradient in gradients.items()}
         self._pending = [tile for parameter in gradients for tile in self._of.get(parameter, ())]
+        self._begun = False
+
+    def _is_as_made(self, parameter: torch.nn.Parameter) -> bool:
+        if parameter not in self._of:
+            return True
+        own, tiles = local(parameter), self._of[parameter]
+        last = tiles[-1]
+        has_pieces = len(tiles) == 1 or self._tensor_of(parameter) is not None or own.is_contiguous()
+        return has_pieces and last.dtype == own.dtype and last.offset + last.numel == own.numel()
 
     def _count(self, done: List[Tile]) -> None:
         for tile in done:
             if tile is self._of[tile.parameter][-1]:
                 self._set_steps(tile.parameter, self._steps(tile.parameter) + 1)
-        self._pending = self._pending[len(done):]
+                self._sums.drop(tile.parameter)
+                if self._tensor_of(tile.parameter) is not None:
+                    # Graphs of forwards before can't go backward, as after a change in memory.
+                    torch.autograd.graph.increment_version(tile.parameter)
+        self._begun = self._begun or bool(done)
+        # One of which nothing was done has changed nothing, and the next call is another step.
+        self._pending = self._pending[len(done):] if self._begun else []
         if not self._pending:
             self._gradients = {}
         self._take_note()
 
     def _step_tile(self, tile: Tile, arrays: Arrays, done: List[Tile]) -> None:
-        own = self._elements_of(tile, local(tile.parameter))
-        gradient = self._elements_of(tile, local_gradient(self._gradients[tile.parameter], tile.parameter))
-        state = {name: array for name, array in arrays.items() if name != _MASTER}
-        before = own.clone()
+        state = {name: array for name, array in arrays.items() if name not in _OWN}
+        self._prefetch_after(len(done))
+        before = self._with_memory(tile, "r", self._copied)
         try:
-            weights = self._weights(tile, own, arrays)
+            weights = self._weights(tile, before, arrays)
             with torch.no_grad():
-                self.update(weights, gradient.to("cpu", torch.float32), state, self._settings[tile.parameter],
+                self.update(weights, self._gradient(tile, arrays), state, self._settings[tile.parameter],
                             self._steps(tile.parameter) + 1)
             self._take_assigned(state, arrays)
-            if weights is not own:
-                own.copy_(weights)
+            self._with_memory(tile, "r+", lambda own: own.data_ptr() == weights.data_ptr() or own.copy_(weights))
             done.append(tile)
         except BaseException:
             if done[-1:] != [tile]:
-                own.copy_(before)
+                self._with_memory(tile, "r+", lambda own: own.copy_(before))
             raise
 
-    def _weights(self, tile: Tile, own: torch.Tensor, arrays: Arrays) -> torch.Tensor:
+    def _with_memory(self, tile: Tile, mode: str, use: Callable[[torch.Tensor], Any]) -> Any:
+        """Calls with what the tile's weights have for memory, which is that of a pool for this call alone where
+        the parameter is offloaded."""
+        name = self._tensor_of(tile.parameter)
+        if name is None:
+            return use(tile.elements_of(local(tile.parameter)))
+        assert self._offloaded is not None
+        with self._offloaded.idle_engine.pinned(name, mode, arrays="torch") as tensors:
+            return use(tile.elements_of(tensors[name]))
+
+    def _copied(self, own: torch.Tensor) -> torch.Tensor:
+        """A copy that is valid until the next one: new memory for each would take longer than the copy."""
+        if not is_on_host(own):
+            return own.clone()
+        if self._scratch.numel() < own.nbytes:
+            self._scratch = torch.empty(own.nbytes, dtype=torch.uint8, device="cpu")
+        return self._scratch[:own.nbytes].view(own.dtype).view(own.shape).copy_(own)
+
+    def _prefetch_after(self, number: int) -> None:
+        """Begins to read the weights of the next tile of the step."""
+        following = self._pending[number + 1:number + 2]
+        if following and following[0].offset == 0 and self._tensor_of(following[0].parameter) is not None:
+            assert self._offloaded is not None
+            self._offloaded.engine.prefetch(str(self._tensor_of(following[0].parameter)))
+
+    def _weights(self, tile: Tile, before: torch.Tensor, arrays: Arrays) -> torch.Tensor:
         """In float32: the master, where there is one, which has more bits than a weight of 16; but those of the
         weights that the program has changed."""
+        own = local(tile.parameter)
         if _MASTER not in arrays:
-            return own.to("cpu", torch.float32)
-        master, host = arrays[_MASTER], own.cpu()
-        if tile.fresh:
+            in_memory = own.dtype == torch.float32 and is_on_host(own) and self._tensor_of(tile.parameter) is None
+            return tile.elements_of(own) if in_memory else before.to("cpu", torch.float32, copy=True)
+        master, host = arrays[_MASTER], before.cpu()
+        if tile.parts[_MASTER].fresh:
             return master.copy_(host)
-        return torch.where(master.to(host.dtype) == host, master, host.float(), out=master)
+        for kept, given in zip(master.view(-1).split(_CHUNK), host.reshape(-1).split(_CHUNK)):
+            torch.where(kept.to(given.dtype) == given, kept, given.float(), out=kept)
+        return master
+
+    def _gradient(self, tile: Tile, arrays: Arrays) -> torch.Tensor:
+        gradient = self._gradients[tile.parameter]
+        if isinstance(gradient, StoredGradient):
+            return arrays[_GRADIENT].mul_(self._sums.stored[tile.parameter])
+        return tile.elements_of(local_gradient(gradient, tile.parameter)).to("cpu", torch.float32)
 
     def _take_assigned(self, state: Dict[str, torch.Tensor], arrays: Arrays) -> None:
-        names = set(arrays) - {_MASTER}
+        names = set(arrays) - _OWN
         if set(state) != names:
             raise invalid(f"update() of {type(self).__name__} leaves the states {sorted(state)}, where states() has "
                           f"{sorted(names)}")
@@ -333,6 +410,7 @@ class CustomOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops the gradients, and what is left of a step that has failed: parameters that it has stepped stay so."""
+        self._sums.drop_all()
         super().zero_grad(set_to_none)
         self._pending, self._gradients = [], {}
 
@@ -349,21 +427,23 @@ class CustomOptimizer(torch.optim.Optimizer):
         steps alone. EBUSY: a step has failed and is not finished."""
         self._finish()
         result, numbers, kept = super().state_dict(), self._numbers(), self._config["nvswap.keep"]
-        for parameter, values in self.state.items():
-            result["state"][numbers[parameter]] = {
-                "step": values["step"].clone(), **({} if kept else self._values(parameter))}
+        for parameter, number in numbers.items():
+            if parameter in self.state:
+                result["state"][number] = {"step": self.state[parameter]["step"].clone(),
+                                           **({} if kept else self._values(parameter))}
         return dict(result, nvswap={"optimizer": type(self).__name__}) if kept else result
 
     def _finish(self) -> None:
         if self._pending:
             raise Error(errno.EBUSY, "a step has failed and is not finished: call step() or zero_grad() first")
+        self._sums.finish()
         self._tiles.finish()
 
     def _shapes(self, parameter: torch.nn.Parameter) -> Dict[str, torch.Size]:
         """What this rank has of each part."""
         tiles = self._of.get(parameter, [])
         return {name: part.shape if len(tiles) == 1 else local(parameter).shape
-                for name, part in (tiles[0].parts if tiles else {}).items()}
+                for name, part in (tiles[0].parts if tiles else {}).items() if part.written}
 
     def _values(self, parameter: torch.nn.Parameter) -> Dict[str, torch.Tensor]:
         """All parts of a parameter, in files without a name beside the store."""
@@ -373,8 +453,8 @@ class CustomOptimizer(torch.optim.Optimizer):
             dtype = tiles[0].parts[name].dtype
             nbytes = dtype.itemsize * shape.numel()
             value = mapped(self._config, -(-nbytes // 4)).view(torch.uint8)[:nbytes].view(dtype).view(shape)
-            self.engine.load_to({tile.parts[name].name: self._elements_of(tile, value) for tile in tiles
-                                 if not tile.fresh})
+            self.engine.load_to({tile.parts[name].name: tile.elements_of(value) for tile in tiles
+                                 if not tile.parts[name].fresh})
             values[name] = like_parameter(value, parameter) if shape == local(parameter).shape else value
         return values
 
@@ -406,11 +486,14 @@ class CustomOptimizer(torch.optim.Optimizer):
             self._pending = []
         self._finish()
         super().load_state_dict(dict(state_dict, state={}))
+        for group in self.param_groups:
+            for name, value in self.defaults.items():
+                group.setdefault(name, value)
         for tile in () if kept else [tile for tiles in self._of.values() for tile in tiles]:
-            tile.fresh = True
+            tile.set_fresh(True)
             if tile.parameter in state:
                 self._load(tile, state[tile.parameter])
-                tile.fresh = False
+                tile.set_fresh(False)
         for parameter, count in steps.items():
             self._set_steps(parameter, count)
         self._take_note()
@@ -428,12 +511,11 @@ class CustomOptimizer(torch.optim.Optimizer):
                               f"state_dict, and not {list(shapes[name])}")
 
     def _load(self, tile: Tile, values: Dict[str, Any]) -> None:
-        parts = dict(values)
-        if _MASTER not in parts:
-            parts[_MASTER] = local(tile.parameter)
-        self.engine.store_from({
-            part.name: self._elements_of(tile, local(parts[name])).to("cpu", part.dtype).contiguous()
-            for name, part in tile.parts.items()})
+        parts = {name: tile.elements_of(local(value)) for name, value in values.items() if name in tile.parts}
+        if _MASTER in tile.parts and _MASTER not in parts:
+            parts[_MASTER] = self._with_memory(tile, "r", torch.clone)
+        self.engine.store_from({part.name: parts[name].to("cpu", part.dtype).contiguous()
+                                for name, part in tile.parts.items() if part.written})
 
     # ---- Kept stores
 
@@ -465,11 +547,13 @@ class CustomOptimizer(torch.optim.Optimizer):
             if count:
                 self._set_steps(parameter, count)
                 for tile in self._of[parameter]:
-                    tile.fresh = False
-                    own = self._elements_of(tile, local(parameter))
-                    master = torch.empty(own.shape, dtype=torch.float32, device="cpu")
-                    self.engine.load_to({tile.parts[_MASTER].name: master})
-                    own.copy_(master)
+                    self._take_kept(tile)
+
+    def _take_kept(self, tile: Tile) -> None:
+        tile.set_fresh(False)
+        master = torch.empty(tile.parts[_MASTER].shape, dtype=torch.float32, device="cpu")
+        self.engine.load_to({tile.parts[_MASTER].name: master})
+        self._with_memory(tile, "r+", lambda own: own.copy_(master))
 
     def commit(self) -> None:
         """Makes the state of a kept store durable. EBUSY: a step has failed and is not finished."""
@@ -479,10 +563,13 @@ class CustomOptimizer(torch.optim.Optimizer):
     def close(self) -> None:
         """Closes the store, after a commit if it is kept and no step is unfinished; the parameters keep their
         weights."""
+        for hook in self._hooks:
+            hook.remove()
+        self._sums.drop_all()
         if self._pending:
             self.engine.abandon()
         elif not self.closed:
-            self._tiles.finish()
+            self._finish()
         self.engine.close()
         self._aio.close()
 
@@ -490,3 +577,10 @@ class CustomOptimizer(torch.optim.Optimizer):
     def closed(self) -> bool:
         """Whether close() was called."""
         return self.engine.closed
+
+
+def _take_gradient(optimizer: "weakref.ref[CustomOptimizer]", parameter: torch.nn.Parameter) -> None:
+    own = optimizer()
+    if own is not None and own._offloaded is not None and own._tensor_of(parameter) is not None:
+        own._offloaded.threads.begin_backward()
+        own._sums.take(parameter)

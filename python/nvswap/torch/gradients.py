@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Dict, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Tuple, Union
 
 import torch
 
@@ -12,6 +12,7 @@ from nvswap.errors import invalid
 
 if TYPE_CHECKING:
     from nvswap.torch.state import State
+    from nvswap.torch.sums import Sums
 
 _aten = torch.ops.aten
 
@@ -28,17 +29,17 @@ class StoredGradient(torch.Tensor):
     """
 
     # The parameter has a reference to this, and keeps neither itself nor the store.
-    _state: "weakref.ref[State]"
+    _state: "weakref.ref[Union[State, Sums]]"
     _parameter: "weakref.ref[torch.nn.Parameter]"
 
     @staticmethod
-    def __new__(cls, state: "State", parameter: torch.nn.Parameter) -> "StoredGradient":
+    def __new__(cls, state: "Union[State, Sums]", parameter: torch.nn.Parameter) -> "StoredGradient":
         made: StoredGradient = torch.Tensor._make_wrapper_subclass(
             cls, parameter.shape, dtype=parameter.dtype, device=parameter.device)
         made._state, made._parameter = weakref.ref(state), weakref.ref(parameter)
         return made
 
-    def where(self) -> Tuple["State", torch.nn.Parameter]:
+    def where(self) -> Tuple["Union[State, Sums]", torch.nn.Parameter]:
         """The store and the parameter; an error if the store has it no more."""
         state, parameter = self._state(), self._parameter()
         if state is None or parameter is None or parameter not in state.stored:

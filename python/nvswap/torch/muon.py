@@ -10,6 +10,7 @@ import torch
 
 from nvswap.errors import invalid
 from nvswap.torch.custom import CustomOptimizer, Kind
+from nvswap.torch.offload import Offloaded
 
 _FUNCTIONS = (None, "original", "match_rms_adamw")
 
@@ -17,7 +18,7 @@ _FUNCTIONS = (None, "original", "match_rms_adamw")
 class Muon(CustomOptimizer):
     """
     torch.optim.Muon whose momentum lies in the offload_optimizer block's store: see :class:`CustomOptimizer` for
-    `config` and all else. Of matrices; other parameters, and embeddings, are for AdamW.
+    `config`, `offloaded` and all else. Of matrices; other parameters, and embeddings, are for AdamW.
 
     A step reads and writes 4 bytes of an element, and 8 of one of 16 bits. Newton-Schulz is computed in float32 on
     the host, where that of torch has bfloat16, so steps differ from torch's by that rounding. state_dict() has
@@ -32,10 +33,10 @@ class Muon(CustomOptimizer):
     def __init__(self, params: Any, lr: float = 1e-3, weight_decay: float = 0.1, momentum: float = 0.95,
                  nesterov: bool = True, ns_coefficients: Tuple[float, float, float] = (3.4445, -4.7750, 2.0315),
                  eps: float = 1e-7, ns_steps: int = 5, adjust_lr_fn: Optional[str] = None, *,
-                 config: Any = None) -> None:
+                 config: Any = None, offloaded: Optional[Offloaded] = None) -> None:
         super().__init__(params, dict(
             lr=lr, weight_decay=weight_decay, momentum=momentum, nesterov=nesterov, ns_coefficients=ns_coefficients,
-            eps=eps, ns_steps=ns_steps, adjust_lr_fn=adjust_lr_fn), config)
+            eps=eps, ns_steps=ns_steps, adjust_lr_fn=adjust_lr_fn), config, offloaded)
 
     def states(self, parameter: torch.nn.Parameter, group: Dict[str, Any]) -> Mapping[str, Kind]:
         """See :class:`CustomOptimizer`."""

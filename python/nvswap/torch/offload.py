@@ -88,8 +88,8 @@ class Offloaded:
     device : torch.device
         Where the forwards compute.
     threads : Threads
-    optimizer : callable
-        The optimizer of nvswap that trains it, or None.
+    optimizers : list of callable
+        The optimizers of nvswap that train it, or None of those that are gone.
     written : set of torch.nn.Parameter
         Those that load_state_dict() has changed since the optimizer has seen them.
     of_files : bool
@@ -108,7 +108,7 @@ class Offloaded:
         self._initialize = initialize
         self._smallest = smallest
         self._names: Dict[torch.nn.Parameter, str] = {}
-        self.optimizer: Callable[[], Any] = lambda: None
+        self.optimizers: List[Callable[[], Any]] = []
         self._forwards: List[Tuple[torch.nn.Module, Any]] = []
         self._shared = shared_of(engine, self)
         try:
@@ -480,8 +480,26 @@ class Offloaded:
 
     def has_optimizer(self) -> bool:
         """Whether an optimizer that is not closed trains it."""
-        own = self.optimizer()
-        return own is not None and not own.closed
+        return bool(self._open_optimizers())
+
+    def _open_optimizers(self) -> List[Any]:
+        return [own for each in self.optimizers for own in [each()] if own is not None and not own.closed]
+
+    def check_optimizer(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Refuses another optimizer of these parameters, which must have some of the module, unless they are its
+        alone."""
+        if self.of_files:
+            raise invalid("the parameters of `offloaded` are read of files, which are not written: train adapters "
+                          "over them, as those of peft (LoRA), and leave out offloaded=; or load the weights into a "
+                          "module, and offload() it without weights=")
+        own = {parameter for parameter in parameters if parameter in self._names}
+        if not own:
+            raise invalid("no parameter is of the module of `offloaded`, which would not be trained: "
+                          "give the parameters of that module too, or leave out `offloaded`")
+        if any(parameter in own for other in self._open_optimizers()
+               for group in other.param_groups for parameter in group["params"]):
+            raise Error(errno.EBUSY, "the offloaded module has an optimizer of the same parameters, which takes their "
+                        "gradients: close() that one before making another")
 
     # ---- The end
 

@@ -71,13 +71,6 @@ class StoredOptimizer(torch.optim.Optimizer):
         if offloaded is not None and self._ranks.sharded:
             raise invalid("shard= divides the state of parameters in memory, and not of an offloaded module: "
                           "leave it out, and each rank has all of the state")
-        if offloaded is not None and offloaded.of_files:
-            raise invalid("the parameters of `offloaded` are read of files, which are not written: train adapters "
-                          "over them, as those of peft (LoRA), and leave out offloaded=; or load the weights into a "
-                          "module, and offload() it without weights=")
-        if offloaded is not None and offloaded.has_optimizer():
-            raise Error(errno.EBUSY, "the offloaded module has an optimizer, which takes its gradients: "
-                        "close() that one before making another")
         # Stores are stepped one after another, by the same workers.
         self._aio = Aio(self._config)
         self._sets: List[_Set] = []
@@ -94,13 +87,12 @@ class StoredOptimizer(torch.optim.Optimizer):
         # State of other ranks, where consolidate_state_dict() has brought it since the last step.
         self._consolidated: Optional[Dict[torch.nn.Parameter, Dict[str, torch.Tensor]]] = None
         super().__init__(params, defaults)
-        if offloaded is not None and not any(map(self._tensor_of, self._numbers())):
-            raise invalid("no parameter is of the module of `offloaded`, which would not be trained: "
-                          "give the parameters of that module too, or leave out `offloaded`")
+        if offloaded is not None:
+            offloaded.check_optimizer(self._numbers())
         self._store_uncovered()
         self._made = True
         if offloaded is not None:
-            offloaded.optimizer = weakref.ref(self)
+            offloaded.optimizers.append(weakref.ref(self))
 
     def __reduce__(self) -> Any:
         raise TypeError(f"a nvswap.torch.{type(self).__name__} can't be pickled or copied: save its "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from typing import Callable, Dict, List, Optional, Set
+from typing import Callable, Dict, List, Optional, Set, Tuple
 
 import torch
 
@@ -16,6 +16,7 @@ from nvswap.aio import Aio
 from nvswap.engine import Engine
 from nvswap.errors import Error
 from nvswap.memory import empty
+from nvswap.torch.local import local
 
 _BUFFERS = 3
 # Of a buffer's arrays. Tensors that lie side by side in the store do so in a buffer too, and move as one.
@@ -25,11 +26,23 @@ Arrays = Dict[str, torch.Tensor]
 
 
 class Part:
-    """A tensor of the engine that has some state of a tile."""
+    """
+    A tensor of the engine that has some state of a tile.
 
-    def __init__(self, name: str, dtype: torch.dtype, shape: torch.Size) -> None:
-        self.name, self.dtype, self.shape = name, dtype, shape
+    Attributes
+    ----------
+    name : str
+        Of the tensor.
+    written : bool
+        Whether it is written with the tile; others are read alone.
+    fresh : bool
+        Whether it was never written, and is zeros.
+    """
+
+    def __init__(self, name: str, dtype: torch.dtype, shape: torch.Size, written: bool = True) -> None:
+        self.name, self.dtype, self.shape, self.written = name, dtype, shape, written
         self.nbytes = dtype.itemsize * shape.numel()
+        self.fresh = True
 
 
 class Tile:
@@ -42,19 +55,25 @@ class Tile:
     offset, numel : int
         Of the elements.
     parts : dict of str to Part
-    fresh : bool
-        Whether the parts were never written, and are zeros.
+    dtype : torch.dtype
+        Of the parameter when the tile was made.
     """
 
     def __init__(self, parameter: torch.nn.Parameter, offset: int, numel: int, parts: Dict[str, Part]) -> None:
         self.parameter, self.offset, self.numel, self.parts = parameter, offset, numel, parts
-        self.fresh = True
+        self.dtype = parameter.dtype
         self.nbytes = sum(map(_room_of, parts.values()))
 
-    @property
-    def names(self) -> List[str]:
-        """Of the parts' tensors."""
-        return [part.name for part in self.parts.values()]
+    def elements_of(self, whole: torch.Tensor) -> torch.Tensor:
+        """The tile's elements of a tensor that is like its parameter."""
+        if self.numel == whole.numel():
+            return whole
+        return whole.reshape(-1)[self.offset:self.offset + self.numel]
+
+    def set_fresh(self, fresh: bool) -> None:
+        """Says of all written parts whether they are zeros."""
+        for part in self.parts.values():
+            part.fresh = fresh if part.written else part.fresh
 
     def arrays(self, buffer: torch.Tensor) -> Arrays:
         """The parts at the beginning of a buffer."""
@@ -63,6 +82,20 @@ class Tile:
             result[key] = buffer[:part.nbytes].view(part.dtype).view(part.shape)
             buffer = buffer[_room_of(part):]
         return result
+
+
+def cut(parameter: torch.nn.Parameter, kinds: Dict[str, Tuple[torch.dtype, torch.Size]], name: str, most: int,
+        read_only: Set[str]) -> List[Tile]:
+    """Tiles of a parameter, or of this rank's shard of it, with `most` elements each, and with parts of these types and
+    shapes, all of the parameter's shape where there are several tiles; tensors' names begin with `name`."""
+    numel, tiles = local(parameter).numel(), []
+    for offset in range(0, numel, most):
+        own, suffix = min(most, numel - offset), f".{offset}" if offset else ""
+        tiles.append(Tile(parameter, offset, own, {
+            key: Part(f"{name}.{key}{suffix}", dtype, shape if own == numel else torch.Size([own]),
+                      key not in read_only)
+            for key, (dtype, shape) in kinds.items()}))
+    return tiles
 
 
 def _room_of(part: Part) -> int:
@@ -177,11 +210,11 @@ class Tiles:
         for tile in run:
             arrays[tile] = tile.arrays(buffer)
             buffer = buffer[tile.nbytes:]
-            if tile.fresh:
-                for array in arrays[tile].values():
+            for key, array in arrays[tile].items():
+                if tile.parts[key].fresh:
                     array.zero_()
-            else:
-                wanted.update(zip(tile.names, arrays[tile].values()))
+                else:
+                    wanted[tile.parts[key].name] = array
         self._reading[number] = list(wanted)
         self._engine.load_to(wanted, wait=False)
 
@@ -192,8 +225,9 @@ class Tiles:
     def _begin_write(self, done: List[Tile], number: int) -> None:
         buffer = self._buffers[number]
         for tile in done:
-            tile.fresh = False
-            self._unwritten[number].update(zip(tile.names, tile.arrays(buffer).values()))
+            tile.set_fresh(False)
+            self._unwritten[number].update((tile.parts[key].name, array) for key, array in
+                                           tile.arrays(buffer).items() if tile.parts[key].written)
             buffer = buffer[tile.nbytes:]
         self._engine.store_from(self._unwritten[number], wait=False)
         self._writing.add(number)

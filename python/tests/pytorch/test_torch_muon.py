@@ -153,6 +153,37 @@ def weights_of_16_bits_are_stepped_in_float32_by_muon(directory):
 
 
 @promise
+def muon_and_adamw_share_an_offloaded_module(directory):
+    modules = []
+    for offloads in (False, True):
+        torch.manual_seed(1)
+        module = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.Tanh(), torch.nn.Linear(30, 20))
+        offloaded = nvswap.torch.offload(module, settings(directory)) if offloads else None
+        others = [each for each in module.parameters() if each.ndim != 2]
+        optimizers = [nvswap.torch.Muon([each for each in module.parameters() if each.ndim == 2], lr=0.02,
+                                        config=settings(directory), offloaded=offloaded),
+                      nvswap.torch.AdamW(others, lr=0.01, config=settings(directory), offloaded=offloaded)]
+        if offloads:
+            for kind in (nvswap.torch.AdamW, nvswap.torch.SGD):
+                raises(nvswap.Error, lambda kind=kind: kind(others, config=settings(directory), offloaded=offloaded),
+                       errno.EBUSY)
+        for step in range(4):
+            data = torch.randn(5, 20, generator=torch.Generator().manual_seed(step))
+            for _ in range(2):
+                (module(data) - 1).square().sum().backward()
+            torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+            for optimizer in optimizers:
+                optimizer.step()
+            module.zero_grad()
+        for optimizer in optimizers:
+            optimizer.close()
+        modules.append({name: value.clone() for name, value in module.state_dict().items()})
+    assert all(torch.allclose(value, modules[1][name], rtol=1e-5, atol=1e-6) for name, value in modules[0].items())
+    offloaded.load()
+    offloaded.engine.close()
+
+
+@promise
 def the_settings_of_muon_have_the_defaults_of_torch(directory):
     optimizer = nvswap.torch.Muon(parameters(), config=settings(directory))
     assert optimizer.defaults == torch.optim.Muon(parameters()).defaults
