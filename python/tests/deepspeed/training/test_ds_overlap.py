@@ -127,7 +127,7 @@ def what_has_no_exact_way_is_refused(directory):
     in_memory_alone["zero_optimization"]["offload_optimizer"] = HOST
     for config, reason in ((nvme, "nvswap.overlap_step: offload_param on nvme"),
                            (swappers, "nvswap.overlap_step: the step is DeepSpeed's own"),
-                           (of_torch, "nvswap.overlap_step: the optimizer is AdamW, and nvswap's is"),
+                           (of_torch, "nvswap.overlap_step: the optimizer is AdamW, and nvswap's are DeepSpeedCPUAdam"),
                            (in_memory_alone, "nvswap.overlap_step: optimizer state is not on nvme")):
         for output in outputs_of(start(config, steps=1)):
             assert reason in output, output[-3000:]
