@@ -122,7 +122,7 @@ def what_has_no_exact_way_is_refused(directory):
     of_torch = overlapped(directory)
     of_torch["optimizer"] = {"type": "Adam", "params": {"lr": 1e-3, "torch_adam": True}}
     of_torch["zero_force_ds_cpu_optimizer"] = False
-    del of_torch["nvswap"]["deepspeed"]  # others than DeepSpeedCPUAdam have the swappers then
+    del of_torch["nvswap"]["deepspeed"]  # an optimizer without a rule has the swappers then
     in_memory_alone = overlapped(directory)
     in_memory_alone["zero_optimization"]["offload_optimizer"] = HOST
     for config, reason in ((nvme, "nvswap.overlap_step: offload_param on nvme"),
