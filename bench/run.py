@@ -41,6 +41,7 @@ PIPELINED, HALF, RESIDENT = "all on the drive", "half in memory", "all in memory
 CLIPPED = "all on the drive, clipped"
 # Beside that in fp32, all on the drive.
 STATES = {f"all on the drive, {state}": state for state in ("split", "bf16", "8bit")}
+EIGHT_BITS = "all on the drive, 8bit"
 IN_MEMORY = {PIPELINED: 0, CLIPPED: 0, HALF: ELEMENTS // 2, RESIDENT: ELEMENTS}
 
 MODEL = "bench/models/llama-3.1-8b.json"
@@ -245,6 +246,10 @@ def step_goals(rounds):
                 median(rounds, pipelined, "of_longer_within")),
         at_most("step, half in memory: time of that with all on the drive", 0.55,
                 ratio(rounds, half, pipelined, "ms")),
+        *(at_most(f"step, {state}: time of its bytes at the better floor's rate", 1.1,
+                  median(rounds, ("step", "rw", what), "of_bytes")) for what, state in STATES.items()),
+        at_least("step, 8bit: faster than with fp32 state", 2.5,
+                 ratio(rounds, pipelined, ("step", "rw", EIGHT_BITS), "ms")),
         at_most("step: CPU per GiB beside Adam's, of fio's", 1.3,
                 ratio(rounds, pipelined, ("step", "rw", FIO), "cpu_ms_gib")),
         at_most("step: MiB in memory beside the pool and the caller's own", 64,

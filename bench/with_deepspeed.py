@@ -15,6 +15,12 @@ from measure import BIG, SMALL, at_least, at_most, median, print_rows, ratio, ru
 
 OWN = "DeepSpeed's own ops"
 DEPTHS = {f"nvswap, {depth}": depth for depth in ("ops", "swappers", "step")}
+EIGHT_BITS = "nvswap, step, 8bit"
+IN_TURN, BEHIND = (f"nvswap, step, parameters in memory{more}" for more in ("", ", behind the forward"))
+# The block "nvswap" of each job; None: none of it. overlap_step takes no parameters on the drive.
+JOBS = {OWN: None, **{what: {"deepspeed": depth} for what, depth in DEPTHS.items()},
+        EIGHT_BITS: {"deepspeed": "step", "optimizer_state": "8bit"},
+        IN_TURN: {"deepspeed": "step"}, BEHIND: {"deepspeed": "step", "overlap_step": True}}
 HANDLE = {SMALL: (2048, 64 << 10), BIG: (8, 64 << 20)}  # tensors and bytes of each
 RANKS, STEPS = 2, 5
 LAYERS, WIDTH = 6, 512  # some 20 million parameters
@@ -68,8 +74,10 @@ def handle_round(args):
 # ---- A job
 
 
-def job_config(args, depth):
+def job_config(args, what):
     block = {"device": "nvme", "nvme_path": args.work, "pin_memory": True}
+    param = {"device": "cpu"} if what in (IN_TURN, BEHIND) else dict(
+        block, buffer_count=PARAM_BUFFERS, buffer_size=WIDTH * WIDTH * 4 + 4096, max_in_cpu=0)
     return {
         "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2,
         "gradient_clipping": 1.0,
@@ -77,19 +85,18 @@ def job_config(args, depth):
         "zero_optimization": {
             "stage": 3, "stage3_param_persistence_threshold": 0, "sub_group_size": 2000000,
             "stage3_prefetch_bucket_size": 0,  # its own swapper asserts that it reads nothing twice
-            "offload_param": dict(block, buffer_count=PARAM_BUFFERS,
-                                  buffer_size=WIDTH * WIDTH * 4 + 4096, max_in_cpu=0),
+            "offload_param": param,
             "offload_optimizer": dict(block, buffer_count=STATE_BUFFERS, pipeline_read=True,
                                       pipeline_write=True)},
         "aio": {"block_size": 1 << 20, "queue_depth": args.iodepth, "intra_op_parallelism": 1,
                 "single_submit": False, "overlap_events": True},
-        **({"nvswap": {"deepspeed": depth}} if depth else {})}
+        **({"nvswap": JOBS[what]} if JOBS[what] else {})}
 
 
-def job(args, depth):
+def job(args, what):
     """Runs the job, and returns the figures of its ranks together."""
-    setting = json.dumps({"nvswap": bool(depth), "width": WIDTH, "layers": LAYERS, "heads": 8,
-                          "steps": STEPS, "config": job_config(args, depth)})
+    setting = json.dumps({"nvswap": bool(JOBS[what]), "width": WIDTH, "layers": LAYERS, "heads": 8,
+                          "steps": STEPS, "config": job_config(args, what)})
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -120,8 +127,7 @@ def job(args, depth):
 
 
 def job_round(args):
-    return {("deepspeed", "job", what): job(args, depth)
-            for what, depth in ((OWN, None), *DEPTHS.items())}
+    return {("deepspeed", "job", what): job(args, what) for what in JOBS}
 
 
 # ---- The part
@@ -166,14 +172,19 @@ def deepspeed_goals(rounds):
         goals.append(at_most(f"aio_handle, {way}, {BIG}: CPU per GiB of its own", 0.5,
                              ratio(rounds, key, (*key[:2], OWN), "cpu_ms_gib")))
     own = ("deepspeed", "job", OWN)
-    ops, step = (("deepspeed", "job", f"nvswap, {depth}") for depth in ("ops", "step"))
+    ops, step, eight_bits, in_turn, behind = (("deepspeed", "job", what) for what in (
+        "nvswap, ops", "nvswap, step", EIGHT_BITS, IN_TURN, BEHIND))
     goals += [
         at_most("job, ops: time of all of that with its own ops", 1,
                 ratio(rounds, ops, own, "train_s")),
         at_most("job, step: time of the optimizer step of that with its own ops", 1 / 1.5,
                 ratio(rounds, step, own, "step_s")),
+        at_most("job, step, 8bit: time of the optimizer step of that with its own ops", 1 / 2,
+                ratio(rounds, eight_bits, own, "step_s")),
         at_most("job, step: bytes of those with its own ops", 0.8,
                 ratio(rounds, step, own, "moved_mib")),
+        at_most("job, step behind the forward: time of all of that in turn", 1,
+                ratio(rounds, behind, in_turn, "train_s")),
     ]
     goals += [at_most(f"job, {depth}: resident memory of that with its own ops", 1,
                       ratio(rounds, ("deepspeed", "job", what), own, "peak_mib"))

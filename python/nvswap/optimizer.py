@@ -34,6 +34,8 @@ _RULES = {"adam": lib.NVS_RULE_ADAM, "sgd": lib.NVS_RULE_SGD, "adagrad": lib.NVS
 # The states of each, beside the master weights.
 STATES = {"adam": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",), "adagrad": ("sum",),
           "lion": ("exp_avg",)}
+# Of struct nvs_rule_update, beside lr, betas and grad_factor.
+_NUMBERS = ("eps", "weight_decay", "momentum", "dampening", "lr_decay", "adam_w_mode", "bias_correction", "nesterov")
 _STATES = {"fp32": lib.NVS_STATE_FP32, "split": lib.NVS_STATE_SPLIT,
            "bf16": lib.NVS_STATE_BF16, "8bit": lib.NVS_STATE_8BIT}
 _GRADIENTS = {lib.NVS_GRADIENTS_NONE: "none", lib.NVS_GRADIENTS_LENT: "lent",
@@ -135,15 +137,15 @@ class GroupRule:
         ------
         Error
             EINVAL: no such group, or a number is out of bounds; nothing has changed.
+        TypeError
+            There is no such number; nothing has changed.
         """
         if not 0 <= group < self.ngroups:
             raise invalid(f"no group {group}")
-        if not math.isfinite(grad_factor) or grad_factor == 0:
-            raise invalid(f"a gradient's factor is finite and not 0: {grad_factor}")
         if missed < 0:
             raise invalid(f"missed steps are not negative: {missed}")
-        update = dict(numbers, size=ffi.sizeof("struct nvs_rule_update"), rule=_rule(self.rule),
-                      lr=0.0 if lr is None else lr, beta1=betas[0], beta2=betas[1], grad_factor=grad_factor,
+        update = dict(_known(numbers), size=ffi.sizeof("struct nvs_rule_update"), rule=_rule(self.rule),
+                      lr=0.0 if lr is None else lr, beta1=betas[0], beta2=betas[1], grad_factor=_factor(grad_factor),
                       step=1, gradients_dtype=lib.NVS_F32, weights_dtype=lib.NVS_F32)
         error = new_error()
         # An update of no elements checks the numbers.
@@ -753,29 +755,70 @@ def adam_update(master: Any, gradients: Any, exp_avg: Any, exp_avg_sq: Any, *, s
     Error
         EINVAL: lengths differ, a type or a number is out of bounds; nothing has changed.
     """
-    update, error = ffi.new("struct nvs_adam_update *"), new_error()
-    numel = array_numel(master)
-    spans = [_float_span(each, True) for each in (master, exp_avg, exp_avg_sq)]
-    update.size, update.numel = ffi.sizeof("struct nvs_adam_update"), numel
+    rule_update("adam", master, gradients, {"exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}, step=step, lr=lr,
+                betas=betas, eps=eps, weight_decay=weight_decay, adam_w_mode=adam_w_mode,
+                bias_correction=bias_correction, grad_factor=grad_factor, gradients_dtype=gradients_dtype,
+                weights=weights, weights_dtype=weights_dtype)
+
+
+def rule_update(rule: str, master: Any, gradients: Any, states: Mapping[str, Any], *, step: int,
+                lr: float = 1e-3, betas: Sequence[float] = (0.9, 0.999), grad_factor: float = 1.0,
+                gradients_dtype: Any = None, weights: Any = None, weights_dtype: Any = None, **numbers: Any) -> None:
+    """
+    Updates arrays in memory by one step of a rule, as :func:`adam_update` by one of Adam.
+
+    Parameters
+    ----------
+    rule : {"adam", "sgd", "adagrad", "lion"}
+    states : mapping of str to array of F32
+        The rule's, by their names; read and updated.
+    **numbers
+        Those of :meth:`GroupRule.set`.
+
+    Raises
+    ------
+    Error
+        EINVAL: lengths differ, other states, a type or a number is out of bounds; nothing has changed.
+    TypeError
+        There is no such number.
+    """
+    update, error, numel = ffi.new("struct nvs_rule_update *"), new_error(), array_numel(master)
+    update.size, update.rule, update.numel = ffi.sizeof("struct nvs_rule_update"), _rule(rule), numel
+    if set(states) != set(STATES[rule]):
+        raise invalid(f"{rule} has {', '.join(STATES[rule])}, and states are {', '.join(states) or 'none'}")
+    arrays = {"master": master, **states}
+    spans = {name: _float_span(each, True) for name, each in arrays.items()}
     kind = dtype_name(gradients_dtype) if gradients_dtype else array_dtype(gradients)
     span = span_of(gradients, False)
-    lengths = [each.nbytes // 4 for each in spans] + [span.nbytes / itemsize(kind)]
+    lengths = [each.nbytes / 4 for each in spans.values()] + [span.nbytes / itemsize(kind)]
     update.gradients, update.gradients_dtype = span.pointer, dtype_number(kind)
-    update.master, update.exp_avg, update.exp_avg_sq = (
-        ffi.cast("float *", each.address) for each in spans)
+    for name, each in spans.items():
+        setattr(update, name, ffi.cast("float *", each.address))
+    update.weights_dtype = lib.NVS_F32
     if weights is not None:
         kind = dtype_name(weights_dtype) if weights_dtype else array_dtype(weights)
         span = span_of(weights, True)
         lengths.append(span.nbytes / itemsize(kind))
         update.weights, update.weights_dtype = span.pointer, dtype_number(kind)
-    else:
-        update.weights_dtype = lib.NVS_F32
     if any(length != numel for length in lengths) or step < 0:
         raise invalid(f"the arrays have {lengths} elements, at step {step}")
+    update.step, update.lr, (update.beta1, update.beta2) = step, lr, betas
+    update.grad_factor = _factor(grad_factor)
+    for name, value in _known(numbers).items():
+        setattr(update, name, value)
+    check(lib.nvs_rule_update(update, error), error)
+
+
+def _factor(grad_factor: float) -> float:
     if not math.isfinite(grad_factor) or grad_factor == 0:
         raise invalid(f"a gradient's factor is finite and not 0: {grad_factor}")
-    update.step, update.lr, update.eps, update.weight_decay = step, lr, eps, weight_decay
-    update.beta1, update.beta2 = betas
-    update.adam_w_mode, update.bias_correction = adam_w_mode, bias_correction
-    update.grad_factor = grad_factor
-    check(lib.nvs_adam_update(update, error), error)
+    return grad_factor
+
+
+def _known(numbers: Dict[str, Any]) -> Dict[str, Any]:
+    """Numbers of rules, once their names are checked."""
+    unknown = sorted(set(numbers) - set(_NUMBERS))
+    if unknown:
+        raise TypeError(f"a rule has no {', '.join(unknown)}: beside lr, betas and grad_factor there are "
+                        f"{', '.join(_NUMBERS)}")
+    return numbers

@@ -26,8 +26,8 @@ class VersionError(ImportError):
 
 def install(*, adam: bool = True) -> None:
     """
-    Gives DeepSpeed nvswap's `async_io`, `pin_memory` and, with `adam`, `cpu_adam`, for this process,
-    so that a job needs no compiler. With "offload_optimizer": {"device": "nvme"} nvswap also makes the
+    Gives DeepSpeed nvswap's `async_io`, `pin_memory`, `cpu_adagrad`, `cpu_lion` and, with `adam`, `cpu_adam`, for
+    this process, so that a job needs no compiler. With "offload_optimizer": {"device": "nvme"} nvswap also makes the
     ZeRO-3 step, unless "nvswap": {"deepspeed": "ops" or "swappers"} in DeepSpeed's JSON file says
     otherwise; see nvswap.deepspeed.depth. To be called before
     deepspeed.initialize and zero.Init; calling it again changes nothing.
@@ -75,16 +75,19 @@ def install(*, adam: bool = True) -> None:
 
 def _modules(adam: bool) -> Dict[str, types.ModuleType]:
     """The ops as modules without a file, which DeepSpeed would hand to ctypes."""
-    from nvswap.deepspeed import adam as adam_op, ops, pinned
+    from nvswap.deepspeed import ops, optimizers, pinned
 
     modules = {
         "async_io": _module("async_io", ops.aio_handle, ops.aio_read, ops.aio_write,
                             ops.deepspeed_memcpy),
         "pin_memory": _module("pin_memory", pinned.pin_handle),
+        "cpu_adagrad": _module("cpu_adagrad", optimizers.create_adagrad, optimizers.destroy_adagrad,
+                               optimizers.adagrad_update),
+        "cpu_lion": _module("cpu_lion", optimizers.create_lion, optimizers.destroy_lion, optimizers.lion_update),
     }
     if adam:
-        modules["cpu_adam"] = _module("cpu_adam", adam_op.create_adam, adam_op.destroy_adam,
-                                      adam_op.adam_update, adam_op.adam_rollback)
+        modules["cpu_adam"] = _module("cpu_adam", optimizers.create_adam, optimizers.destroy_adam,
+                                      optimizers.adam_update, optimizers.adam_rollback)
     return modules
 
 

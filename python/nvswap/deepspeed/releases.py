@@ -71,7 +71,9 @@ _SWAPPERS = {
     "deepspeed.utils.zero_to_fp32": ["get_checkpoint_files"],
 }
 _STEP = {
+    "deepspeed.ops.adagrad": ["DeepSpeedCPUAdagrad"],
     "deepspeed.ops.adam": ["DeepSpeedCPUAdam"],
+    "deepspeed.ops.lion": ["DeepSpeedCPULion"],
     "deepspeed.runtime.zero.partition_parameters": ["Init._ensure_availability_of_partitioned_params"],
     "deepspeed.runtime.zero.partitioned_param_coordinator": [
         "PartitionedParameterCoordinator.fetch_sub_module", "iter_params"],

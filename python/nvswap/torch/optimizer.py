@@ -49,7 +49,7 @@ class _Set:
 
 
 class StoredOptimizer(torch.optim.Optimizer):
-    """An optimizer of torch whose state lies in the offload_optimizer block's store; see :class:`nvswap.torch.AdamW` for
+    """An optimizer of torch whose state lies in the offload_optimizer block's store. :class:`nvswap.torch.AdamW` says
     what those of all rules have in common."""
 
     _decoupled = False

@@ -23,7 +23,8 @@ import nvswap.deepspeed  # noqa: E402
 nvswap.deepspeed.install()
 
 import deepspeed  # noqa: E402
-from deepspeed.ops.op_builder import AsyncIOBuilder, CPUAdamBuilder, PinMemoryBuilder  # noqa: E402
+from deepspeed.ops.op_builder import (  # noqa: E402
+    AsyncIOBuilder, CPUAdagradBuilder, CPUAdamBuilder, CPULionBuilder, PinMemoryBuilder)
 
 aio = AsyncIOBuilder().load()
 
@@ -124,12 +125,15 @@ def arguments_have_the_names_and_places_of_deepspeeds(_):
     for name, arguments in methods:
         assert arguments_of(getattr(PinMemoryBuilder().load().pin_handle, name)) == arguments, name
     headers = source("aio", "py_lib", "deepspeed_py_aio.h") + source("aio", "py_lib", "deepspeed_py_copy.h") \
-        + source("includes", "cpu_adam.h")
+        + "".join(source("includes", f"cpu_{name}.h") for name in ("adam", "adagrad", "lion")) \
+        + source("adagrad", "cpu_adagrad.cpp")
     functions = [(aio, *each) for each in bound_functions(("aio", "py_lib", "py_ds_aio.cpp"), headers)]
     functions += [(CPUAdamBuilder().load(), *each)
                   for each in bound_functions(("adam", "cpu_adam.cpp"), headers)
                   if each[0] in ("create_adam", "adam_update", "destroy_adam")]
-    assert len(functions) == 6, functions
+    for builder, name in ((CPUAdagradBuilder, "adagrad"), (CPULionBuilder, "lion")):
+        functions += [(builder().load(), *each) for each in bound_functions((name, f"cpu_{name}.cpp"), headers)]
+    assert len(functions) == 12, functions
     for module, name, arguments in functions:
         assert [each for each, _ in arguments_of(getattr(module, name))] == arguments, name
 
@@ -481,6 +485,29 @@ def adam_is_torchs_within_the_rounding_of_fp32(_):
     op.destroy_adam(7)
     raises(OSError, lambda: op.adam_update(7, 5, 1e-3, 0.9, 0.999, 1e-8, 0.01, True, weights,
                                            weights, *moments), errno.EINVAL)
+
+
+@promise
+def adagrad_is_torchs_and_lion_its_authors_within_the_rounding_of_fp32(_):
+    numel, lr, decay = 2500001, 1e-3, 0.01
+    adagrad, lion, total, moment = CPUAdagradBuilder().load(), CPULionBuilder().load(), *torch.zeros(2, numel)
+    first = torch.randn(numel)
+    weights, of_lion, due, signs = first.clone(), first.bfloat16(), torch.nn.Parameter(first.clone()), 0
+    reference = torch.optim.Adagrad([due], lr=lr, eps=1e-8, weight_decay=decay)
+    adagrad.create_adagrad(1, lr, 1e-8, decay, False)
+    lion.create_lion(1, lr, 0.9, 0.99, 0.0, False)
+    for step in range(1, 5):
+        due.grad = torch.randn(numel)
+        reference.step()
+        adagrad.adagrad_update(1, step, lr, 1e-8, decay, weights, due.grad, total)
+        lion.lion_update(1, step, 1.0, 0.9, 0.99, 0.0, of_lion, due.grad.bfloat16(), moment)
+        signs = signs + 1
+    assert torch.allclose(weights, due.data, rtol=1e-5, atol=1e-6)
+    assert torch.allclose(total, reference.state[due]["sum"], rtol=1e-5)
+    # Each step is one of the learning rate, 1.
+    assert (of_lion.float() - first).abs().max() <= signs + 0.1 and moment.any()
+    raises(OSError, lambda: adagrad.adagrad_update(1, 5, lr, 1e-8, decay, weights, weights[1:], total), errno.EINVAL)
+    assert adagrad.destroy_adagrad(1) == lion.destroy_lion(1) == 0
 
 
 @promise

@@ -114,6 +114,13 @@ def each_optimizer_has_the_arguments_of_torchs_and_is_none_of_another_rule(_):
 
 
 @promise
+def an_unknown_number_of_a_group_is_an_error_that_has_the_known_ones(_):
+    rule = nvswap.GroupRule("sgd", 1)
+    error = raises(TypeError, lambda: rule.set(0, momentun=0.9))
+    assert "momentun" in str(error) and "momentum, dampening" in str(error), error
+
+
+@promise
 def state_goes_to_torch_and_back(directory):
     for ours, theirs, options in ALL:
         first, optimizer = made(directory, ours, **options)

@@ -18,12 +18,12 @@ import torch
 
 from nvswap.engine import Engine
 from nvswap.errors import Error
-from nvswap.optimizer import Optimizer
+from nvswap.optimizer import STATES, Optimizer
 from nvswap.tensor_files import export_optimizer, export_tensors
 
 
+# The states of a universal checkpoint of DeepSpeed, which its loader reads whatever the optimizer.
 MOMENTS = ("exp_avg", "exp_avg_sq")
-PARTS = ("master", *MOMENTS)
 
 
 class EngineFile:
@@ -43,13 +43,14 @@ class EngineFile:
 
 
 class OptimizerFile:
-    """Writes the state of an optimizer; a key is a group's index and one of PARTS."""
+    """Writes the state of an optimizer; a key is a group's index and a part, "master" or a state of the rule."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
 
     def in_order(self, _: Sequence[Any]) -> List[Tuple[int, str]]:
-        return [(group, part) for group in range(len(self._optimizer.groups)) for part in PARTS]
+        parts = ("master", *STATES[self._optimizer.info()["rule"]])
+        return [(group, part) for group in range(len(self._optimizer.groups)) for part in parts]
 
     def write(self, path: str, _: Sequence[Any], pickled: bytes, storages: Sequence[Any]) -> None:
         export_optimizer(self._optimizer, path, pickle=pickled, storages=storages)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Any, Dict, Iterator, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
 from deepspeed import comm as dist
 from deepspeed.checkpoint.constants import (
     LOSS_SCALER, OPTIMIZER_STATE_DICT, PARAM_GROUPS, ZERO_STAGE)
 
-from nvswap.checkpoint import export_universal
+from nvswap.checkpoint import Parameter, export_universal
 from nvswap.deepspeed.checkpoint import writing
 from nvswap.deepspeed.checkpoint.durable import make_directories, new_directory, replacing
 from nvswap.deepspeed.checkpoint.engine import (
@@ -95,6 +95,18 @@ def _save_parameters(engine: Any, zero: str) -> None:
         export_universal(optimizer, os.path.dirname(new_directory(zero)), parameters,
                          optimizer_state=state, rank=dist.get_rank(),
                          world=dist.get_world_size(), gather=of_all_ranks)
+        if engine.global_rank == 0:
+            _add_missing(engine.optimizer, new_directory(zero), parameters)
+
+
+def _add_missing(optimizer: Any, zero: str, parameters: List[Parameter]) -> None:
+    """Writes zeros for the moments that the optimizer does not have, which DeepSpeed's loader reads all the same: one
+    element in the file stands for all."""
+    for parameter in parameters:
+        for part in set(MOMENTS) - set(optimizer._state_keys):
+            assert parameter.shape is not None
+            with replacing(os.path.join(zero, parameter.name, f"{part}.pt")) as partial:
+                writing.save(torch.zeros(1, device="cpu").expand(*parameter.shape), partial)
 
 
 def _gather(engine: Any, zero: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import glob
 import os
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import torch
 from deepspeed import comm as dist
@@ -33,6 +33,9 @@ State = Dict[str, torch.Tensor]
 class Checkpoints:
     """To be a base before DeepSpeed's class."""
 
+    # The keys of the optimizer's state that are tensors of checkpoints, in the order of a store's parts.
+    _state_keys: Sequence[str] = MOMENTS
+
     def _stored_state(self, group: int) -> Dict[str, Stored]:
         """What of a sub-group is in the store: "master", its weights, and tensors of the optimizer's
         state by their keys."""
@@ -46,12 +49,13 @@ class Checkpoints:
         """Replaces a sub-group's weights, and all of the optimizer's state unless `state` is None."""
         raise NotImplementedError
 
-    def _check_keys(self, states: List[Dict[str, Any]]) -> None:
-        """Raises if the optimizer can't take states with these keys."""
+    def _check_saved(self, states: List[Dict[str, Any]], param_groups: List[Dict[str, Any]]) -> None:
+        """Raises if the optimizer can't take the states of sub-groups, by their keys, or those of an optimizer with
+        these settings."""
 
     def _import_state(self, path: str, names: List[Optional[str]], step: int) -> bool:
         """Replaces all state and all parameters by tensors of a file of torch.save: the names of each
-        sub-group's PARTS, None for what becomes 0. False: it can't be done, and the caller
+        sub-group's weights and states, None for what becomes 0. False: it can't be done, and the caller
         must replace all of it."""
         return False
 
@@ -98,7 +102,7 @@ class Checkpoints:
         check_in_file(path, masters)
         states = self._checked_states(saved["state"], masters)
         if load_optimizer_states:
-            self._check_keys(states)
+            self._check_saved(states, saved["param_groups"])
             set_param_group_numbers(self.optimizer, saved["param_groups"])
         self._partition_all_parameters()
         if load_optimizer_states and path is not None and \
@@ -115,7 +119,7 @@ class Checkpoints:
         for index, group in enumerate(self._in_order_of_param_groups()):
             states[group] = saved.get(index, {})
             self._check_numel(group, {"master": masters[group], **{
-                part: states[group][part] for part in MOMENTS if part in states[group]}})
+                part: states[group][part] for part in self._state_keys if part in states[group]}})
         return states
 
     def _names_in_file(self: Any, saved: Any) -> List[Optional[str]]:
@@ -124,7 +128,7 @@ class Checkpoints:
         for index, group in enumerate(self._in_order_of_param_groups()):
             names[group] = [f"{OPTIMIZER_STATE_DICT}.{FP32_FLAT_GROUPS}.{group}", *(
                 f"{OPTIMIZER_STATE_DICT}.{OPTIMIZER_STATE_DICT}.state.{index}.{part}"
-                if part in saved.get(index, {}) else None for part in MOMENTS)]
+                if part in saved.get(index, {}) else None for part in self._state_keys)]
         return [name for group in sorted(names) for name in names[group]]
 
     def _check_numel(self: Any, group: int, state: State) -> None:
@@ -141,6 +145,7 @@ class Checkpoints:
         folder = os.path.join(checkpoint_dir, UNIVERSAL)
         _check_files(folder)
         saved = global_state_in(checkpoint_dir)
+        self._check_saved([], saved[OPTIMIZER_STATE_DICT]["param_groups"])
         self._load_global_state_stage3(saved)
         set_param_group_numbers(self.optimizer, saved[OPTIMIZER_STATE_DICT]["param_groups"])
         self._partition_all_parameters()
@@ -148,7 +153,7 @@ class Checkpoints:
             return
         step = int(saved[OPTIMIZER_STATE_DICT]["state"][0]["step"])
         for group, _ in enumerate(self.fp16_groups):
-            state = {part: self._universal_part(folder, group, part) for part in MOMENTS}
+            state = {part: self._universal_part(folder, group, part) for part in self._state_keys}
             self._put_state(group, self._universal_part(folder, group, "fp32"), {"step": step, **state})
 
     def _import_universal(self: Any, checkpoint_dir: str) -> bool:

@@ -38,12 +38,11 @@ import errno
 import re
 import weakref
 from functools import cached_property
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from deepspeed import comm as dist
 from deepspeed.accelerator import get_accelerator
-from deepspeed.ops.adam import DeepSpeedCPUAdam
 from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
 from deepspeed.utils import logger
 
@@ -51,17 +50,18 @@ from nvswap.checkpoint import Parameter
 from nvswap.config import Config
 from nvswap.deepspeed import progress
 from nvswap.deepspeed.checkpoint.ranks import together
-from nvswap.deepspeed.checkpoint.stored import MOMENTS, PARTS, OptimizerFile, Stored
-from nvswap.deepspeed.checkpoint.zero3 import is_read_by_library, keys_beside_moments, step_of
+from nvswap.deepspeed.checkpoint.stored import OptimizerFile, Stored
+from nvswap.deepspeed.checkpoint.zero3 import is_read_by_library, step_of
 from nvswap.deepspeed.depth import choice
 from nvswap.deepspeed.step.overlap import Overlap
+from nvswap.deepspeed.step.rules import NAMES, Rule, rule_of
 from nvswap.deepspeed.step.state import open_optimizer
 from nvswap.deepspeed.step.weights import Here, NewWeights
 from nvswap.deepspeed.swappers.host import StoredStage3
 from nvswap.deepspeed.swappers.names import name_at, names_of
 from nvswap.deepspeed.swappers.stage3 import Stage3 as SwappersStage3
 from nvswap.errors import Error
-from nvswap.optimizer import Group, GroupAdam, Optimizer
+from nvswap.optimizer import Group, GroupRule, Optimizer
 from nvswap.tensor_files import import_optimizer
 
 # A tensor of the optimizer, which may go beyond its first sub-group: the sub-group, and an element.
@@ -84,12 +84,16 @@ def _why_unsupported(optimizer: Any, settings: Dict[str, Any]) -> Optional[Tuple
     `settings` are those of DeepSpeed's class."""
     if not _is_on_nvme(settings):
         return None
-    if type(optimizer) is not DeepSpeedCPUAdam:  # pylint: disable=unidiomatic-typecheck
-        return "nvswap.deepspeed", f"the optimizer is {type(optimizer).__name__}, and nvswap's is DeepSpeedCPUAdam"
+    rule = rule_of(optimizer)
+    if rule is None:
+        return "nvswap.deepspeed", f"the optimizer is {type(optimizer).__name__}, and nvswap's are {NAMES}"
     for kind in ("fp16", "bf16"):
         if settings.get(f"{kind}_master_weights_and_gradients") and not _has_moments_in_bf16(settings):
             key = f"{kind}.{kind}_master_weights_and_grads"
             return key, f"{key} keeps master weights in 16 bits, and the step's are float32"
+    if rule.name != "adam" and _has_moments_in_bf16(settings):
+        key = "bf16.bf16_optimizer_states"
+        return key, f"{key} keeps state in 16 bits, and nvswap that of Adam alone"
     return None
 
 
@@ -161,7 +165,7 @@ class Stage3(StoredStage3):
         numels = [int(numel) for numel in self.fp16_partitioned_groups_flat_numel]
         starts = torch.tensor([0] + numels).cumsum(0).tolist()
         self._gradient_starts: List[int] = starts[:-1]
-        self._adam = GroupAdam(len(numels))
+        self._rule_of_groups = GroupRule(self._rule.name, len(numels))
         # Flat partitions of offload_param stay where they are; others move with offload_states.
         flats = [flat if self.offload_param else None for flat in self.fp16_partitioned_groups_flat]
         self._new_weights = NewWeights(
@@ -175,7 +179,7 @@ class Stage3(StoredStage3):
             self._overlap.limit_prefetch(self.parameter_offload.param_coordinator)
         document = dict(choice().document)
         document["nvswap"] = {**self._format_of_state, **document.get("nvswap", {})}
-        self._opened = open_optimizer(document, dist.get_rank(), groups, self._adam, self._take_weights)
+        self._opened = open_optimizer(document, dist.get_rank(), groups, self._rule_of_groups, self._take_weights)
         self._store.describe = weakref.WeakMethod(self._described)
         self.subgroup_to_device = {group: "cpu" for group in range(len(numels))}
         for group, _ in enumerate(numels):
@@ -185,6 +189,16 @@ class Stage3(StoredStage3):
             self.fp32_partitioned_groups_flat.append(self._stand_in(group))
         for param_group in self.optimizer.param_groups:
             param_group["params"] = []
+
+    @cached_property
+    def _rule(self) -> Rule:
+        rule = rule_of(self.optimizer)
+        assert rule is not None
+        return rule
+
+    @property
+    def _state_keys(self) -> Sequence[str]:  # type: ignore[override]
+        return tuple(self._rule.states)
 
     @property
     def _store(self) -> Optimizer:
@@ -291,12 +305,9 @@ class Stage3(StoredStage3):
 
     def _lend(self, sub_group_id: int) -> None:
         stand_in = self.fp32_partitioned_groups_flat[sub_group_id]
-        numbers = self.optimizer.param_groups[self.sub_group_to_group_id[sub_group_id]]
-        self._adam.set(
-            sub_group_id, lr=float(numbers["lr"]), betas=tuple(map(float, numbers["betas"])),
-            eps=numbers["eps"], weight_decay=numbers["weight_decay"],
-            adam_w_mode=self.optimizer.adam_w_mode,
-            bias_correction=bool(numbers["bias_correction"]), grad_factor=stand_in.grad.item())
+        settings = self.optimizer.param_groups[self.sub_group_to_group_id[sub_group_id]]
+        self._rule_of_groups.set(sub_group_id, grad_factor=stand_in.grad.item(),
+                                 **self._rule.numbers(self.optimizer, settings))
         self._store.lend_gradients(sub_group_id, self._gradients_of_group(sub_group_id))
 
     def _step_all(self) -> None:
@@ -425,12 +436,12 @@ class Stage3(StoredStage3):
 
     def _get_fp32_opt_state_partition(self, param: Any, *args: Any, optim_state_key: Any = None, **_: Any) -> Any:
         key = optim_state_key or (args[-1] if args else None)  # the second argument, before 0.16.9
-        if key is not None and key not in MOMENTS:
-            raise KeyError(key)  # as a lookup in the optimizer's state
+        # An unknown key is a KeyError, as that of a lookup in the optimizer's state.
+        part = "master" if key is None else self._rule.states[key]
         group, offset, numel = self.grad_position[self.get_param_id(param)]
-        part = self._store.get_state(group, key or "master", offset, out=torch.empty(numel, device="cpu"))
-        self._last_read = (group, key or "master", part, offset)
-        return part, group
+        values = self._store.get_state(group, part, offset, out=torch.empty(numel, device="cpu"))
+        self._last_read = (group, part, values, offset)
+        return values, group
 
     def set_full_hp_param(self, value: Any, param: Any, optim_state_key: Any = None) -> None:
         super().set_full_hp_param(value, param, optim_state_key)
@@ -449,28 +460,26 @@ class Stage3(StoredStage3):
 
     def _stored_state(self, group: int) -> Dict[str, Stored]:
         numel = self._store.groups[group].numel or 0
-        return {part: Stored(OptimizerFile(self._store), (group, part), numel) for part in PARTS}
+        return {key: Stored(OptimizerFile(self._store), (group, part), numel)
+                for key, part in {"master": "master", **self._rule.states}.items()}
 
     def _state_of(self, group: int) -> Dict[str, Any]:
         # An error that other ranks don't have is raised where they hear of it.
-        return {"step": self._opened.step_count, **dict.fromkeys(MOMENTS)}
+        return {"step": self._opened.step_count, **dict.fromkeys(self._state_keys),
+                **self._rule.unread_states(int(self.fp16_partitioned_groups_flat_numel[group]))}
 
     def _put_state(self, group: int, master: torch.Tensor, state: Optional[Dict[str, Any]]) -> None:
         self._forget_failure()
         self._store.set_state(group, "master", master.float().contiguous())
         if state is not None:
-            for part in MOMENTS:
-                values = state.get(part, torch.zeros(1, device="cpu").expand_as(master))
+            for key, part in self._rule.states.items():
+                values = state.get(key, torch.zeros(1, device="cpu").expand_as(master))
                 self._store.set_state(group, part, values.float().contiguous())
             self._store.step_count = step_of(state)
         self._put_master(group, master)
 
-    def _check_keys(self, states: List[Dict[str, Any]]) -> None:
-        unknown = keys_beside_moments(states)
-        if unknown:
-            raise Error(errno.ENOTSUP, f"the checkpoint has {unknown} of the optimizer's state, and "
-                        'nvswap\'s optimizer has none: use "nvswap": {"deepspeed": "swappers"}, or load '
-                        "the weights alone (load_optimizer_states=False)")
+    def _check_saved(self, states: List[Dict[str, Any]], param_groups: List[Dict[str, Any]]) -> None:
+        self._rule.check_saved(self.optimizer, states, param_groups)
 
     def _import_state(self, path: str, names: List[Optional[str]], step: int) -> bool:
         if not is_read_by_library(lambda: import_optimizer(self._store, path, names)):

@@ -12,12 +12,12 @@ from typing import Any, Callable, Dict, List
 from nvswap.config import Config
 from nvswap.deepspeed.swappers.names import NamingOptimizer
 from nvswap.deepspeed.swappers.store import end_with_job, on_own_store
-from nvswap.optimizer import Group, GroupAdam
+from nvswap.optimizer import Group, GroupRule
 
 _NUMEL_LEAST = 6144
 
 
-def open_optimizer(document: Dict[str, Any], rank: int, groups: List[Group], adam: GroupAdam,
+def open_optimizer(document: Dict[str, Any], rank: int, groups: List[Group], rule: GroupRule,
                    weights_final: Callable[[int, int, Any], None]) -> NamingOptimizer:
     """
     Parameters
@@ -30,7 +30,7 @@ def open_optimizer(document: Dict[str, Any], rank: int, groups: List[Group], ada
     config = _config_of(document, max(int(group.numel or 0) for group in groups))
     return on_own_store(
         config, document, "optimizer", rank,
-        lambda: NamingOptimizer(config, groups, update=adam, weights_final=weights_final))
+        lambda: NamingOptimizer(config, groups, update=rule, weights_final=weights_final))
 
 
 def _config_of(document: Dict[str, Any], largest_numel: int) -> Config:

@@ -122,12 +122,12 @@ def what_has_no_exact_way_is_refused(directory):
     of_torch = overlapped(directory)
     of_torch["optimizer"] = {"type": "Adam", "params": {"lr": 1e-3, "torch_adam": True}}
     of_torch["zero_force_ds_cpu_optimizer"] = False
-    del of_torch["nvswap"]["deepspeed"]  # others than DeepSpeedCPUAdam have the swappers then
+    del of_torch["nvswap"]["deepspeed"]  # an optimizer without a rule has the swappers then
     in_memory_alone = overlapped(directory)
     in_memory_alone["zero_optimization"]["offload_optimizer"] = HOST
     for config, reason in ((nvme, "nvswap.overlap_step: offload_param on nvme"),
                            (swappers, "nvswap.overlap_step: the step is DeepSpeed's own"),
-                           (of_torch, "nvswap.overlap_step: the optimizer is AdamW, and nvswap's is"),
+                           (of_torch, "nvswap.overlap_step: the optimizer is AdamW, and nvswap's are DeepSpeedCPUAdam"),
                            (in_memory_alone, "nvswap.overlap_step: optimizer state is not on nvme")):
         for output in outputs_of(start(config, steps=1)):
             assert reason in output, output[-3000:]
