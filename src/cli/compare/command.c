@@ -6,7 +6,6 @@
  */
 #include <math.h>
 #include <stddef.h>
-#include <string.h>
 
 #include "base/error.h"
 #include "base/json/write.h"
@@ -211,7 +210,6 @@ static void compare_json(FILE *file, const struct comparison *comparison)
 	}
 	json_close_list(&json);
 	json_close_object(&json);
-	fputc('\n', file);
 }
 
 /* ---- The command ---- */
