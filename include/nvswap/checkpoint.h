@@ -62,7 +62,8 @@ struct nvs_checkpoint_tensor {
 /*
  * Opens a checkpoint for reading: reads and checks the header of a .safetensors file, or those of
  * all files that a .safetensors.index.json names, in its directory; if there is no file `path`, of
- * those that `path`.index.json names. Also reads a .safetensors header alone, as JSON without data,
+ * those that `path`.index.json names; of a folder as Hugging Face's tools make it, the file or the
+ * index of a model or an adapter. Also reads a .safetensors header alone, as JSON without data,
  * and a file of torch.save (1.6 or later). Files may be damaged or hostile: every value is checked
  * before it is used. Headers are taken as the format's own reader takes them: keys that mean nothing to
  * it are skipped, and a tensor whose name has no bytes, more than NVS_NAME_MAX or a NUL is not listed. An

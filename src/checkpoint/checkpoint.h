@@ -15,6 +15,7 @@
 #ifndef CHECKPOINT_CHECKPOINT_H
 #define CHECKPOINT_CHECKPOINT_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -131,6 +132,15 @@ int read_json(int fd, const char *path, uint64_t offset, uint64_t nbytes, char *
 
 /* -ESTALE: the file that is open has another stamp. */
 int stamp_check(const struct stamp *stamp, int fd, const char *path, struct nvs_error *error);
+
+/* ---- checkpoint.c ---- */
+
+/*
+ * The file or the index that the path stands for: of a folder as Hugging Face's tools make it, the one
+ * in it, also of torch.save if `of_torch`. -ENOENT, -ENAMETOOLONG.
+ */
+int checkpoint_find_path(const char *path, bool of_torch, char found[PATH_MAX],
+			 struct nvs_error *error);
 
 /* ---- safetensors/header.c ---- */
 

@@ -5,13 +5,10 @@
  */
 #include <errno.h>
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/numbers.h"
 #include "base/struct_size.h"
 #include "base/text.h"
 #include "base/threads/cancel.h"
@@ -19,39 +16,12 @@
 #include "checkpoint/checkpoint.h"
 #include "swap/swap.h"
 
-/* The names of models in the folders of Hugging Face's tools. */
-static const char *const names[] = {"model.safetensors", "adapter_model.safetensors",
-				    "diffusion_pytorch_model.safetensors"};
-
-/* The file or the index that the path stands for. */
-static int find_path(const char *path, char found[PATH_MAX], struct nvs_error *error)
-{
-	struct stat status;
-
-	if (stat(path, &status) || !S_ISDIR(status.st_mode))
-		return (size_t)snprintf(found, PATH_MAX, "%s", path) < PATH_MAX
-			       ? 0
-			       : error_set(error, -ENAMETOOLONG, "%s: %s", path,
-					   nvs_strerror(-ENAMETOOLONG));
-	for (size_t i = 0; i < 2 * COUNT_OF(names); i++) {
-		if ((size_t)snprintf(found, PATH_MAX, "%s/%s%s", path, names[i / 2],
-				     i % 2 ? INDEX_SUFFIX : "") >= PATH_MAX)
-			return error_set(error, -ENAMETOOLONG, "%s: %s", path,
-					 nvs_strerror(-ENAMETOOLONG));
-		if (!access(found, F_OK))
-			return 0;
-	}
-	return error_set(error, -ENOENT,
-			 "%s has no %s, %s or %s, nor the index of one: name the files", path,
-			 names[0], names[1], names[2]);
-}
-
 /* Adds the tensors of the path's files. */
 static int add_path(struct nvs_checkpoint *all, const char *path, struct nvs_error *error)
 {
 	struct nvs_checkpoint part = {0};
 	char found[PATH_MAX];
-	int rc = find_path(path, found, error);
+	int rc = checkpoint_find_path(path, false, found, error);
 
 	if (rc)
 		return rc;

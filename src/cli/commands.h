@@ -42,6 +42,8 @@ int output_open(struct output *output, const char *path);
 /* Truncates the file; call it before the first write. */
 int output_begin(struct output *output);
 int output_close(struct output *output);
+/* Whether both name one file; of those that are not there, by their names. NULL names none. */
+bool is_same_file(const char *a, const char *b);
 /*
  * Prints on standard error the command that draws a page from the results in a file; nothing for a
  * path that is NULL or no regular file.

@@ -135,6 +135,18 @@ int output_begin(struct output *output)
 	return STATUS_FAILED;
 }
 
+bool is_same_file(const char *a, const char *b)
+{
+	struct stat of_a, of_b;
+
+	if (!a || !b)
+		return false;
+	if (stat(a, &of_a) || stat(b, &of_b))
+		return !strcmp(a, b);
+	/* Several results may be written to one device. */
+	return S_ISREG(of_a.st_mode) && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
+}
+
 int output_close(struct output *output)
 {
 	int failed = ferror(output->file);

@@ -387,7 +387,7 @@ int slots_write(struct slots *slots, const uint8_t *bytes, uint64_t nbytes, stru
 
 		rc = disk_write(slot->fd, slot->path, bytes, nbytes, slot->base, error);
 		disk_count(&slots->written, nbytes);
-		slot->generation = rc ? 0 : header.generation;
+		slot->generation = rc ? 0 : slots->highest;
 		slot->committed = false;
 		slot->why[0] = 0;
 	}

@@ -82,13 +82,8 @@ static int open_from(const char *checksums)
 
 static int read_one(struct nvs_tensor *tensor)
 {
-	uint64_t pin;
-	int rc = nvs_tensor_swap_in(f->engine, &tensor, 1, -1, &pin, &f->error);
+	int rc = weights_read(f->engine, tensor, &f->error);
 
-	if (!rc)
-		rc = nvs_tensor_wait(f->engine, &tensor, 1, pin, -1, &f->error);
-	if (!rc)
-		rc = nvs_tensor_release(f->engine, &tensor, 1, pin, NVS_CLEAN, &f->error);
 	return rc ? rc : nvs_tensor_swap_out(f->engine, &tensor, 1, &f->error);
 }
 

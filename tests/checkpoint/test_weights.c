@@ -80,18 +80,6 @@ static void evict_all(void)
 	OK(f, nvs_tensor_swap_out(f->engine, t, N, &f->error));
 }
 
-static int read_one(struct nvs_tensor *tensor)
-{
-	uint64_t pin;
-	int rc = nvs_tensor_swap_in(f->engine, &tensor, 1, -1, &pin, &f->error);
-
-	if (!rc)
-		rc = nvs_tensor_wait(f->engine, &tensor, 1, pin, -1, &f->error);
-	if (!rc)
-		rc = nvs_tensor_release(f->engine, &tensor, 1, pin, NVS_CLEAN, &f->error);
-	return rc;
-}
-
 /* ---- What is read ---- */
 
 TEST(tensors_of_any_length_at_any_offset_are_read_where_they_lie)
@@ -162,7 +150,7 @@ TEST(large_tensors_are_read_directly_into_the_pool)
 	for (size_t i = 0; i < N; i++)
 		small += lengths[i] < 32768 ? lengths[i] : 0;
 	for (size_t i = 0; i < N; i++)
-		OK(f, read_one(t[i]));
+		OK(f, weights_read(f->engine, t[i], &f->error));
 	/* Small ones begin in the middle of a unit. */
 	assert_true(stats_of(f).aio.bounced_bytes <= small + 65536);
 	compare_all();
@@ -283,7 +271,7 @@ TEST(parts_and_whole_tensors_are_read_to_external_memory)
 		OK(f, nvs_tensor_swap_in_to(f->engine, &t[6], &to, 1, &f->error));
 		OK(f, nvs_tensor_wait(f->engine, &t[6], 1, 0, -1, &f->error));
 		assert_memory_equal(whole, expected, MIB + 3);
-		OK(f, read_one(t[6]));
+		OK(f, weights_read(f->engine, t[6], &f->error));
 	}
 }
 
@@ -756,7 +744,7 @@ static void is_stale(struct nvs_tensor *tensor, const char *path)
 {
 	void *to = malloc(info_of(f, tensor).nbytes);
 
-	assert_int_equal(read_one(tensor), -ESTALE);
+	assert_int_equal(weights_read(f->engine, tensor, &f->error), -ESTALE);
 	assert_says(f->error.text, "replaced, written to or removed");
 	assert_int_equal(f->error.path_nbytes, strlen(path));
 	assert_memory_equal(f->error.text + f->error.path_at, path, strlen(path));
@@ -777,7 +765,7 @@ static const char *begin_change(void)
 	write_weights(path, 0, N, 0);
 	assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
 	OK(f, open_path(path));
-	OK(f, read_one(t[6]));
+	OK(f, weights_read(f->engine, t[6], &f->error));
 	return path;
 }
 
@@ -841,7 +829,7 @@ TEST(a_link_that_leads_to_another_file_is_stale)
 	write_weights(two, 0, N, 0);
 	assert_int_equal(symlink("one", link), 0);
 	OK(f, open_path(link));
-	OK(f, read_one(t[6]));
+	OK(f, weights_read(f->engine, t[6], &f->error));
 	assert_int_equal(unlink(link), 0);
 	assert_int_equal(symlink("two", link), 0);
 	end_change(link);
@@ -1009,7 +997,7 @@ static unsigned damage(const char *path, const char *to_open, unsigned rounds, u
 			opened++;
 			for (size_t i = 0; i < N; i++)
 				if (t[i])
-					OK(f, read_one(t[i]));
+					OK(f, weights_read(f->engine, t[i], &f->error));
 			fixture_shut(f);
 		} else {
 			assert_true(*f->error.text);

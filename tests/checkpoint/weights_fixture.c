@@ -58,3 +58,13 @@ void weights_find(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t
 		tensors[i] = nvs_tensor_find(engine, name);
 	}
 }
+
+int weights_read(struct nvs_engine *engine, struct nvs_tensor *tensor, struct nvs_error *error)
+{
+	uint64_t pin;
+	int rc = nvs_tensor_swap_in(engine, &tensor, 1, -1, &pin, error);
+
+	if (!rc)
+		rc = nvs_tensor_wait(engine, &tensor, 1, pin, -1, error);
+	return rc ? rc : nvs_tensor_release(engine, &tensor, 1, pin, NVS_CLEAN, error);
+}

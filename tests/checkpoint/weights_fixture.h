@@ -17,5 +17,7 @@ void weights_make(const char *path, const uint64_t *lengths, size_t from, size_t
 
 /* Finds the tensors t0 to t<n - 1> of an engine. */
 void weights_find(struct nvs_engine *engine, struct nvs_tensor **tensors, size_t n);
+/* Reads a tensor, which stays in the pool. */
+int weights_read(struct nvs_engine *engine, struct nvs_tensor *tensor, struct nvs_error *error);
 
 #endif

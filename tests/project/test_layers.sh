@@ -39,7 +39,7 @@ cli/compare: base cli/options cli/compare
 cli/report: base cli/options cli/modes/model cli/jobs cli/report
 cli/info: base cli/options cli/info
 cli/store: base cli/options cli/store
-cli/tune: base cli/options cli/info cli/tune
+cli/tune: base cli/options cli/info cli/modes cli/tune
 cli/tune/search: base cli/tune/search
 "
 status=0

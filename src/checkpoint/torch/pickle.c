@@ -344,11 +344,8 @@ static int call_name(struct machine *machine, const struct pickle_name *name,
 	case NAME_TENSOR:
 		return push_tensor(machine, arguments);
 	case NAME_UNREAD:
-		return push_copy(machine,
-				 &(const struct object){
-					 .kind = OBJECT_TENSOR,
-					 .tensor.unread = "it is sparse, quantized, nested, of a "
-							  "subclass, or without data"});
+		return push_copy(machine, &(const struct object){.kind = OBJECT_TENSOR,
+								 .tensor.unread = UNREAD_FORM});
 	case NAME_PARAMETER: /* (tensor, ...) */
 		if (!arguments->n || items[0]->kind != OBJECT_TENSOR)
 			return REJECT(machine, "a parameter that is no tensor");

@@ -9,13 +9,10 @@
 
 /*
  * Places the tensors and makes the records before them: a dictionary of them, and of `count` unless
- * that is NULL. torch_free follows in any case.
+ * that is NULL; or, `alone`, the only tensor as the file's value. torch_free follows in any case.
  */
-int torch_place(struct torch *torch, struct nvs_checkpoint *plan, const struct torch_count *count,
-		const char *path, struct nvs_error *error);
-/* The same with the only tensor as the file's value. */
-int torch_place_alone(struct torch *torch, struct nvs_checkpoint *plan, const char *path,
-		      struct nvs_error *error);
+int torch_place(struct torch *torch, struct nvs_checkpoint *plan, bool alone,
+		const struct torch_count *count, const char *path, struct nvs_error *error);
 /* The same with a pickle that the caller has made. */
 int torch_place_pickle(struct torch *torch, struct nvs_checkpoint *plan, const char *pickle,
 		       size_t nbytes, const char *path, struct nvs_error *error);

@@ -299,9 +299,8 @@ int torch_place_pickle(struct torch *torch, struct nvs_checkpoint *plan, const c
 	return rc ? error_set(error, rc, "no memory for the directory of %s", path) : 0;
 }
 
-/* `alone`: the only tensor is the value, and there is no dictionary. */
-static int place_values(struct torch *torch, struct nvs_checkpoint *plan, bool alone,
-			const struct torch_count *count, const char *path, struct nvs_error *error)
+int torch_place(struct torch *torch, struct nvs_checkpoint *plan, bool alone,
+		const struct torch_count *count, const char *path, struct nvs_error *error)
 {
 	char *pickle = NULL;
 	size_t nbytes = 0;
@@ -340,18 +339,6 @@ static int place_values(struct torch *torch, struct nvs_checkpoint *plan, bool a
 		: torch_place_pickle(torch, plan, pickle, nbytes, path, error);
 	free(pickle);
 	return rc;
-}
-
-int torch_place(struct torch *torch, struct nvs_checkpoint *plan, const struct torch_count *count,
-		const char *path, struct nvs_error *error)
-{
-	return place_values(torch, plan, false, count, path, error);
-}
-
-int torch_place_alone(struct torch *torch, struct nvs_checkpoint *plan, const char *path,
-		      struct nvs_error *error)
-{
-	return place_values(torch, plan, true, NULL, path, error);
 }
 
 int torch_finish(const struct torch *torch, const struct nvs_checkpoint *plan,

@@ -210,7 +210,7 @@ int param_lay_out(const struct param *param, struct nvs_checkpoint *plan, struct
 					 param->shape, param->ndim))
 		return error_set(error, -ENOMEM, "no memory for the file of %s", param->name);
 	plan->n = 1;
-	return torch_place_alone(torch, plan, param->name, error);
+	return torch_place(torch, plan, true, NULL, param->name, error);
 }
 
 void sum_add(uint32_t *sums, const struct params *params, const struct state_io *io)

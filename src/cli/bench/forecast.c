@@ -7,13 +7,11 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #include "base/error.h"
 #include "base/json/write.h"
 #include "cli/bench/run.h"
-#include "cli/commands.h"
 #include "cli/replay/accesses.h"
 #include "cli/settings.h"
 

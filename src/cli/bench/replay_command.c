@@ -4,7 +4,6 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/numbers.h"
 #include "cli/bench/run.h"
@@ -82,7 +81,6 @@ int cmd_replay(int argc, char **argv)
 {
 	struct bench_plan plan = {.run = defaults, .n = 1};
 	struct options_given typed;
-	struct stat read, other;
 	int rc = options_parse(&replay_command, argc, argv, &plan.run, &typed);
 
 	if (rc)
@@ -95,8 +93,7 @@ int cmd_replay(int argc, char **argv)
 	for (unsigned i = 0; i < 2; i++) {
 		const char *written = i ? plan.run.output : plan.run.trace;
 
-		if (written && !stat(plan.run.replay, &read) && !stat(written, &other) &&
-		    read.st_dev == other.st_dev && read.st_ino == other.st_ino) {
+		if (is_same_file(plan.run.replay, written)) {
 			say("%s would be written over the accesses that are read from it", written);
 			return STATUS_USAGE;
 		}

@@ -72,8 +72,7 @@ void say_of_job(const struct bench_plan *plan, unsigned index, const char *text)
 
 /* ---- In the process of a job ---- */
 
-static int run_mode(const struct bench_job *job, struct job_watch *watch,
-		    struct bench_result *result)
+static int run_mode(struct bench_job *job, struct job_watch *watch, struct bench_result *result)
 {
 	switch (job->options.rw) {
 	case RW_STEP:
@@ -152,10 +151,7 @@ static _Noreturn void run_job(const struct stages *stages, unsigned index, int c
 		job->options.trace = path;
 	}
 	watch = job_watch_open(job, live, channel);
-	if (watch && trace)
-		rc = run_traced(job, watch, &live->result);
-	else
-		rc = watch ? run_mode(job, watch, &live->result) : -ENOMEM;
+	rc = (trace ? run_traced : run_mode)(job, watch, &live->result);
 	stopped = rc ? 0 : stop_signal();
 	if (stopped == STOP_OTHER_FAILED) {
 		rc = error_set(error, -ECANCELED, "ended early: another job could not begin");
@@ -167,8 +163,6 @@ static _Noreturn void run_job(const struct stages *stages, unsigned index, int c
 		error_set(error, rc, "%s", nvs_strerror(rc));
 	error->code = rc;
 	live->result.elapsed_s = (double)(clock_ns() - started) / 1e9;
-	if (watch)
-		job_watch_close(watch);
 	atomic_store(&live->phase, JOB_ENDED);
 	exit(0);
 }

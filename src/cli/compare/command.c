@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `nvswap compare`: its options, and a comparison as text: a table for each job and result, with
- * the base on the left, in 78 columns. As JSON: values are in fio's units, changes and half widths
+ * the base on the left. As JSON: values are in fio's units, changes and half widths
  * in per cent.
  */
 #include <math.h>
 #include <stddef.h>
-#include <string.h>
 
 #include "base/error.h"
 #include "base/json/write.h"
@@ -15,7 +14,6 @@
 #include "cli/compare/compare.h"
 #include "cli/options/options.h"
 
-#define WIDTH		    78
 #define LABEL		    15
 #define NUMBER		    32
 #define HALF_WIDTH(percent) half_width_text((percent), (char[NUMBER]){0})
@@ -108,8 +106,8 @@ static void put_table(FILE *file, const struct comparison *comparison, unsigned 
 
 static void compare_text(FILE *file, const struct comparison *comparison)
 {
-	unsigned at = 0, nbase = comparison->base->count;
-	char notes[512], *rest = notes;
+	unsigned nbase = comparison->base->count;
+	char notes[512];
 
 	for (unsigned side = 0; side < comparison->nsides; side++)
 		fprintf(file, "%s  %s: %u run%s\n", side ? "    " : "base",
@@ -120,13 +118,7 @@ static void compare_text(FILE *file, const struct comparison *comparison)
 			put_table(file, comparison, side, job);
 	write_notes(comparison, notes);
 	fputc('\n', file);
-	for (const char *word; (word = strsep(&rest, " ")); at += (unsigned)strlen(word) + 1) {
-		bool breaks = at && at + strlen(word) >= WIDTH;
-
-		fprintf(file, "%s%s", !at ? "" : breaks ? "\n" : " ", word);
-		at = breaks ? 0 : at;
-	}
-	fputc('\n', file);
+	write_wrapped(file, notes, 0);
 }
 
 /* ---- JSON ---- */
@@ -218,7 +210,6 @@ static void compare_json(FILE *file, const struct comparison *comparison)
 	}
 	json_close_list(&json);
 	json_close_object(&json);
-	fputc('\n', file);
 }
 
 /* ---- The command ---- */

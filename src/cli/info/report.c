@@ -6,7 +6,6 @@
 #include <math.h>
 #include <stdint.h>
 
-#include "cli/commands.h"
 #include "cli/info/info.h"
 
 static void count_if(struct json_writer *json, const char *key, bool known, uint64_t count)

@@ -5,7 +5,6 @@
  */
 #include <assert.h>
 #include <errno.h>
-#include <string.h>
 
 #include "base/numbers.h"
 #include "cli/commands.h"

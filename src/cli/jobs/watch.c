@@ -9,7 +9,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -237,23 +236,11 @@ void job_measured(struct job_watch *watch, struct bench_result *result)
 	atomic_store(&watch->live->phase, JOB_MEASURED);
 }
 
-/* ---- From opening to closing */
-
 struct job_watch *job_watch_open(const struct bench_job *job, struct job_live *live, int channel)
 {
-	struct job_watch *watch = calloc(1, sizeof(*watch));
+	static struct job_watch watch;
 
-	if (!watch)
-		return NULL;
-	watch->job = job;
-	watch->live = live;
-	watch->channel = channel;
-	sem_init(&watch->ending, 0, 0);
-	return watch;
-}
-
-void job_watch_close(struct job_watch *watch)
-{
-	sem_destroy(&watch->ending);
-	free(watch);
+	watch = (struct job_watch){.job = job, .live = live, .channel = channel};
+	sem_init(&watch.ending, 0, 0);
+	return &watch;
 }

@@ -61,9 +61,8 @@ bool job_sleep_until(uint64_t due_ns);
 
 /*
  * Opens the watch of this process's job. `channel` is a socket: the job sends 'r' when it is ready
- * and begins when a byte arrives. NULL without memory.
+ * and begins when a byte arrives. A process has one.
  */
 struct job_watch *job_watch_open(const struct bench_job *job, struct job_live *live, int channel);
-void job_watch_close(struct job_watch *watch);
 
 #endif

@@ -122,11 +122,6 @@ static int release_batch(struct run *run, struct batch *batch, enum nvs_how how)
 	return rc;
 }
 
-static void generate_batch(struct run *run, struct batch *batch)
-{
-	bench_engine_generate(&run->opened, &run->pattern, &batch->of, batch->generation);
-}
-
 static int write_pass(struct run *run, struct pass *pass)
 {
 	uint64_t total = times(pass->loops, run->nbatches);
@@ -143,7 +138,8 @@ static int write_pass(struct run *run, struct pass *pass)
 			rc = pin_batch(run, batch, false, -1);
 		if (!rc && run->options->verify) {
 			batch->generation += batch->written;
-			generate_batch(run, batch);
+			bench_engine_generate(&run->opened, &run->pattern, &batch->of,
+					      batch->generation);
 		}
 		if (!rc)
 			rc = release_batch(run, batch, NVS_DIRTY);
@@ -166,7 +162,7 @@ static int end_read(struct run *run, struct batch *batch, const struct pass *pas
 	change = pass->change && pace(run, pass, NVS_WRITE, batch);
 	if (change && run->options->verify) {
 		batch->generation++;
-		generate_batch(run, batch);
+		bench_engine_generate(&run->opened, &run->pattern, &batch->of, batch->generation);
 	}
 	return release_batch(run, batch, change ? NVS_DIRTY : NVS_CLEAN);
 }
@@ -238,7 +234,7 @@ static int prime(struct run *run)
 	if (rc == -EAGAIN)
 		rc = 0;
 	for (size_t i = 0; i < n && !rc && !stop_signal(); i++)
-		generate_batch(run, &run->batches[i]);
+		bench_engine_generate(&run->opened, &run->pattern, &run->batches[i].of, 0);
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = release_batch(run, &run->batches[i], NVS_CLEAN);
 	return rc;
@@ -246,10 +242,9 @@ static int prime(struct run *run)
 
 static int mode_pass(void *arg, bool measured, uint64_t loops, uint64_t runtime_ms)
 {
-	static const char *const names[] = {"swap-out", "swap-in", "swap"};
 	struct run *run = arg;
 	unsigned rw = run->options->rw;
-	struct pass pass = {.name = measured ? names[rw] : "ramp",
+	struct pass pass = {.name = measured ? bench_rw_name(rw) : "ramp",
 			    .loops = loops,
 			    .runtime_ns = runtime_ms * 1000000u,
 			    .change = rw == RW_SWAP,

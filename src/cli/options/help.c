@@ -10,8 +10,7 @@
 #define COLUMN 26 /* column in which an option's text begins */
 #define WIDTH  80 /* columns of a terminal */
 
-/* Fills lines of at most WIDTH columns from `indent` on; an empty line separates paragraphs. */
-static void write_wrapped(FILE *file, const char *text, size_t indent)
+void write_wrapped(FILE *file, const char *text, size_t indent)
 {
 	size_t column = indent;
 

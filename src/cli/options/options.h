@@ -101,6 +101,9 @@ int options_parse(const struct command_spec *command, int argc, char **argv, voi
 /* Writes the help to standard output; returns the exit status. */
 int options_help(const struct command_spec *command);
 
+/* Fills lines of at most 80 columns from `indent` on; an empty line separates paragraphs. */
+void write_wrapped(FILE *file, const char *text, size_t indent);
+
 /* The option of that name or alias, or NULL. */
 const struct option_spec *options_find(const struct command_spec *command, const char *name);
 /* The nearest name of an option that is not of the scope; or NULL. */

@@ -10,11 +10,11 @@
 #include <errno.h>
 #include <math.h>
 #include <search.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "base/json/read.h"
 #include "base/memory/array.h"
 
@@ -59,25 +59,11 @@ struct reader {
 	bool complete; /* the end of a trace has been read */
 };
 
-static void __attribute__((format(printf, 3, 4)))
-fail(struct reader *reader, int code, const char *format, ...)
-{
-	struct nvs_error *error = reader->error;
-	va_list args;
-	int n;
-
-	if (reader->rc)
-		return;
-	n = snprintf(error->text, sizeof(error->text), "%.400s:", reader->path);
-	if (reader->line)
-		n += snprintf(error->text + n, sizeof(error->text) - (size_t)n,
-			      "%u:", reader->line);
-	error->text[n++] = ' ';
-	va_start(args, format);
-	vsnprintf(error->text + n, sizeof(error->text) - (size_t)n, format, args);
-	va_end(args);
-	reader->rc = code;
-}
+/* The first failure stays. */
+#define FAIL(reader, code, format, ...)                                                            \
+	((reader)->rc = (reader)->rc ? (reader)->rc                                                \
+				     : error_set((reader)->error, code, "%.400s:%u: " format,      \
+						 (reader)->path, (reader)->line, ##__VA_ARGS__))
 
 /* Makes room in *array for one more than n elements. Returns false after a failure. */
 static bool grow_array(struct reader *reader, void *array, size_t n, size_t *room, size_t element)
@@ -87,7 +73,7 @@ static bool grow_array(struct reader *reader, void *array, size_t n, size_t *roo
 	if (grown)
 		*at = grown;
 	else
-		fail(reader, -ENOMEM, "out of memory");
+		FAIL(reader, -ENOMEM, "out of memory");
 	return grown;
 }
 
@@ -118,12 +104,12 @@ static struct subject *find_subject(struct reader *reader, const char *name, uin
 	struct subject **found = tfind(&key, &reader->subjects, compare_subjects);
 
 	if (found && nbytes != SIZE_UNKNOWN && nbytes != (*found)->nbytes)
-		fail(reader, -EINVAL, "%s has another size than before", name);
+		FAIL(reader, -EINVAL, "%s has another size than before", name);
 	else if (!found && nbytes == SIZE_UNKNOWN)
-		fail(reader, -EINVAL, "%s is new: give its size in bytes after the name", name);
+		FAIL(reader, -EINVAL, "%s is new: give its size in bytes after the name", name);
 	else if (!found &&
 		 (model->n == MODEL_TENSORS_MAX || nbytes > MODEL_BYTES_MAX - model->nbytes))
-		fail(reader, -E2BIG, "more than %u tensors, or than %llu bytes of them",
+		FAIL(reader, -E2BIG, "more than %u tensors, or than %llu bytes of them",
 		     MODEL_TENSORS_MAX, MODEL_BYTES_MAX);
 	if (found || reader->rc)
 		return reader->rc ? NULL : *found;
@@ -134,7 +120,7 @@ static struct subject *find_subject(struct reader *reader, const char *name, uin
 	}
 	if (!made || !tsearch(made, &reader->subjects, compare_subjects)) {
 		free(made);
-		fail(reader, -ENOMEM, "out of memory");
+		FAIL(reader, -ENOMEM, "out of memory");
 		return NULL;
 	}
 	model->n++;
@@ -156,13 +142,13 @@ static void add_access(struct reader *reader, enum access_call call, struct subj
 	case ACCESS_STEP_BEGIN:
 	case ACCESS_STEP_END:
 		if (reader->in_step == begins)
-			fail(reader, -EINVAL, "a step %s",
+			FAIL(reader, -EINVAL, "a step %s",
 			     begins ? "begins in another" : "ends that has not begun");
 		reader->in_step = begins;
 		break;
 	case ACCESS_SWAP_OUT:
 		if (subject->uses)
-			fail(reader, -EINVAL, "%s is swapped out while in use", subject->name);
+			FAIL(reader, -EINVAL, "%s is swapped out while in use", subject->name);
 		break;
 	case ACCESS_SWAP_IN:
 	case ACCESS_LEASE:
@@ -174,7 +160,7 @@ static void add_access(struct reader *reader, enum access_call call, struct subj
 	case ACCESS_RELEASE_CLEAN:
 	case ACCESS_RELEASE_DIRTY:
 		if (!subject->uses)
-			fail(reader, -EINVAL, "%s is released, and was not in use", subject->name);
+			FAIL(reader, -EINVAL, "%s is released, and was not in use", subject->name);
 		else if (!--subject->uses)
 			reader->in_use -= model_pages(subject->nbytes);
 		break;
@@ -207,13 +193,13 @@ static void read_access(struct reader *reader, char *const *words, unsigned n)
 	while (verb < 4 && strcmp(words[0], verbs[verb]) != 0)
 		verb++;
 	if (n < 2 || verb == 4) {
-		fail(reader, -EINVAL,
+		FAIL(reader, -EINVAL,
 		     "a line is swapin, swapout, release or prefetch NAME [BYTES], "
 		     "compute TIME, or step");
 		return;
 	}
 	if (n > 2 && !(read_amount(words[2], size_units, &nbytes) && nbytes <= MODEL_BYTES_MAX)) {
-		fail(reader, -EINVAL, "%s is no size, such as 65536, 64k or 16m", words[2]);
+		FAIL(reader, -EINVAL, "%s is no size, such as 65536, 64k or 16m", words[2]);
 		return;
 	}
 	subject = find_subject(reader, words[1], 0, nbytes, NVS_U8);
@@ -222,7 +208,7 @@ static void read_access(struct reader *reader, char *const *words, unsigned n)
 	switch (verb) {
 	case 0:
 		if (subject->uses)
-			fail(reader, -EINVAL, "%s is in use: release it or swap it out first",
+			FAIL(reader, -EINVAL, "%s is in use: release it or swap it out first",
 			     subject->name);
 		add_access(reader, ACCESS_SWAP_IN, subject);
 		add_access(reader, ACCESS_WAIT, subject);
@@ -249,7 +235,7 @@ static void read_line(struct reader *reader, char *line)
 	     word = strtok_r(NULL, " \t\r", &rest))
 		words[n++] = word;
 	if (n > WORDS_MAX) {
-		fail(reader, -EINVAL, "more than three words");
+		FAIL(reader, -EINVAL, "more than three words");
 	} else if (n == 1 && !strcmp(words[0], "step")) {
 		if (reader->in_step)
 			add_access(reader, ACCESS_STEP_END, NULL);
@@ -257,7 +243,7 @@ static void read_line(struct reader *reader, char *line)
 	} else if (n == 2 && !strcmp(words[0], "compute")) {
 		/* A time has a unit: the first is none. */
 		if (!read_amount(words[1], time_units + 1, &ns) || ns > TIME_MAX - reader->now_ns)
-			fail(reader, -EINVAL, "%s is no time, such as 800us, 2.5ms or 1s",
+			FAIL(reader, -EINVAL, "%s is no time, such as 800us, 2.5ms or 1s",
 			     words[1]);
 		else
 			reader->now_ns += ns;
@@ -278,7 +264,7 @@ static const char *text_of(const struct json_value *object, const char *name)
 
 static void fail_member(struct reader *reader, const char *name)
 {
-	fail(reader, -EINVAL, "the trace is damaged: an event without a valid \"%s\"", name);
+	FAIL(reader, -EINVAL, "the trace is damaged: an event without a valid \"%s\"", name);
 }
 
 static uint64_t count_of(struct reader *reader, const struct json_value *object, const char *name)
@@ -372,7 +358,7 @@ static void read_call(struct reader *reader, const struct json_value *event)
 		add_access(reader, ACCESS_RELEASE_DIRTY, subject);
 		add_access(reader, ACCESS_SWAP_OUT, subject);
 	} else if (!strcmp(call, "read-part")) {
-		fail(reader, -ENOTSUP,
+		FAIL(reader, -ENOTSUP,
 		     "the run read parts of tensors (nvs_tensor_read), which replay can't");
 	} else {
 		fail_member(reader, "call");
@@ -413,12 +399,12 @@ static void read_event_line(struct reader *reader, char *line)
 
 	if (reader->line == 1) {
 		if (strcmp(line, first) != 0)
-			fail(reader, -EINVAL,
+			FAIL(reader, -EINVAL,
 			     "not a trace as nvswap writes it, with each event on a line");
 		return;
 	}
 	if (!strchr(line, '\n') || reader->complete) {
-		fail(reader, -EINVAL, "the trace is damaged: no event");
+		FAIL(reader, -EINVAL, "the trace is damaged: no event");
 		return;
 	}
 	/* "],"otherData"...": behind the comma is an object without its opening brace. */
@@ -427,7 +413,7 @@ static void read_event_line(struct reader *reader, char *line)
 	line += ends || *line == ',';
 	rc = json_parse(&document, line, strlen(line), "event", EVENT_MEMORY, &error);
 	if (rc) {
-		fail(reader, rc, "the trace is damaged: %.400s", error.text);
+		FAIL(reader, rc, "the trace is damaged: %.400s", error.text);
 		return;
 	}
 	reader->complete = ends;
@@ -437,7 +423,7 @@ static void read_event_line(struct reader *reader, char *line)
 		dropped = count_of(reader, json_member(json_root(document), "otherData"),
 				   "dropped");
 		if (dropped)
-			fail(reader, -EINVAL,
+			FAIL(reader, -EINVAL,
 			     "the trace had no room for %llu spans, so the run can't be "
 			     "repeated: record a shorter one",
 			     (unsigned long long)dropped);
@@ -504,7 +490,7 @@ static void end_subject(const void *node, VISIT visit, void *arg)
 		snprintf(at, sizeof(at), "@%llu", (unsigned long long)subject->offset);
 	if (asprintf(&tensor->name, "%s%s", subject->name, at) < 0) {
 		tensor->name = NULL;
-		fail(reader, -ENOMEM, "out of memory");
+		FAIL(reader, -ENOMEM, "out of memory");
 	}
 }
 
@@ -521,38 +507,39 @@ int accesses_load(struct access_list *list, struct model *model, const char *pat
 
 	*list = (struct access_list){0};
 	*model = (struct model){.path = path};
-	if (!reader.file) {
-		fail(&reader, -errno, "can't be opened: %s", nvs_strerror(-errno));
-		return reader.rc;
-	}
+	if (!reader.file)
+		return error_set(error, -errno, "%.400s: can't be opened: %s", path,
+				 nvs_strerror(-errno));
 	is_trace = ungetc(fgetc(reader.file), reader.file) == '{';
 	while (!reader.rc && fgets(line, sizeof(line), reader.file)) {
 		reader.line++;
 		if (is_trace)
 			read_event_line(&reader, line);
 		else if (!strchr(line, '\n') && !feof(reader.file))
-			fail(&reader, -EINVAL, "the line is longer than %u bytes", LINE_BYTES - 2);
+			FAIL(&reader, -EINVAL, "the line is longer than %u bytes", LINE_BYTES - 2);
 		else
 			read_line(&reader, line);
 	}
 	if (is_trace && !reader.complete)
-		fail(&reader, -EINVAL, "the trace is damaged: it was cut off here");
+		FAIL(&reader, -EINVAL, "the trace is damaged: it was cut off here");
 	if (is_trace && !reader.rc && list->n)
 		take_waits_out(&reader);
 	free(reader.edges);
 	if (ferror(reader.file))
-		fail(&reader, -EIO, "can't be read: %s", strerror(EIO));
+		FAIL(&reader, -EIO, "can't be read: %s", strerror(EIO));
 	fclose(reader.file);
-	if (!model->n) {
-		fail(&reader, -EINVAL,
-		     "no accesses of tensors: give the trace of a run that swapped, or a "
-		     "list of accesses");
-		return reader.rc;
-	}
+	if (!model->n)
+		return reader.rc
+			       ? reader.rc
+			       : error_set(
+					 error, -EINVAL,
+					 "%.400s: no accesses of tensors: give the trace of a run "
+					 "that swapped, or a list of accesses",
+					 path);
 	model->tensors = calloc(model->n, sizeof(*model->tensors));
 	list->read_first = calloc(model->n, sizeof(bool));
 	if (!model->tensors || !list->read_first)
-		fail(&reader, -ENOMEM, "out of memory");
+		FAIL(&reader, -ENOMEM, "out of memory");
 	reader.now_ns = list->n ? list->accesses[list->n - 1].at_ns : 0;
 	if (!reader.rc)
 		twalk_r(reader.subjects, end_subject, &reader);

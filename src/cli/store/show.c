@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "base/error.h"
 #include "base/numbers.h"
 #include "cli/store/store.h"
 

@@ -3,7 +3,6 @@
  * `nvswap store verify`: reads every byte of the last commit and names each damaged tensor. It goes
  * on after damage.
  */
-#include "base/error.h"
 #include "cli/progress.h"
 #include "cli/stop.h"
 #include "cli/store/store.h"

@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -201,18 +200,6 @@ static int write_results(struct tuning *tuning, struct output *output)
 		    options->apply, nvs_ioengine_name(named), nvs_ioengine_name(point->ioengine));
 	say("%s has the choice", options->apply);
 	return status;
-}
-
-static bool is_same_file(const char *a, const char *b)
-{
-	struct stat of_a, of_b;
-
-	if (!a || !b)
-		return false;
-	if (stat(a, &of_a) || stat(b, &of_b))
-		return !strcmp(a, b);
-	/* Several results may be written to one device. */
-	return S_ISREG(of_a.st_mode) && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
 }
 
 int cmd_tune(int argc, char **argv)

@@ -261,6 +261,20 @@ TEST(a_file_that_does_not_begin_as_a_zip_is_named)
 	fixture_close(&saved.f);
 }
 
+/* A file of this pickle and one storage can't be read. */
+static void refuse_pickle(const char *pickle, size_t nbytes, const char *words)
+{
+	const struct nvs_checkpoint_options options = {
+		.size = sizeof(options), .pickle = pickle, .pickle_bytes = nbytes};
+	struct saved saved;
+
+	saved_make(&saved);
+	OK(&saved.f, nvs_checkpoint_export(saved.f.engine, &saved.items[1], 1, saved.path, &options,
+					   &saved.f.error));
+	expect_error(&saved.f, read_back(&saved), -EINVAL, words);
+	fixture_close(&saved.f);
+}
+
 /* 2 x 5000 elements over a storage of 5000, as torch.expand makes it. */
 TEST(an_expanded_tensor_is_refused_as_other_views_are)
 {
@@ -269,15 +283,8 @@ TEST(an_expanded_tensor_is_refused_as_other_views_are)
 				     "\nByteStorage\nX\x01\0\0\0"
 				     "0X\x03\0\0\0cpuM\x88\x13tQK\0(K\x02M\x88\x13t(K\0K\x01t\x89"
 				     "ccollections\nOrderedDict\n)RtRu.";
-	const struct nvs_checkpoint_options options = {
-		.size = sizeof(options), .pickle = pickle, .pickle_bytes = sizeof(pickle) - 1};
-	struct saved saved;
 
-	saved_make(&saved);
-	OK(&saved.f, nvs_checkpoint_export(saved.f.engine, &saved.items[1], 1, saved.path, &options,
-					   &saved.f.error));
-	expect_error(&saved.f, read_back(&saved), -EINVAL, "do not follow one another");
-	fixture_close(&saved.f);
+	refuse_pickle(pickle, sizeof(pickle) - 1, "do not follow one another");
 }
 
 /* A tensor of one byte of a storage of 5000. */
@@ -335,30 +342,19 @@ TEST(values_of_any_kind_are_read_past)
 TEST(a_tensor_under_a_key_that_is_no_text_is_refused)
 {
 	static const char pickle[] = "\x80\x02}(K\x01\x85}(" BYTE("t") "uu.";
-	const struct nvs_checkpoint_options options = {
-		.size = sizeof(options), .pickle = pickle, .pickle_bytes = sizeof(pickle) - 1};
-	struct saved saved;
 
-	saved_make(&saved);
-	OK(&saved.f, nvs_checkpoint_export(saved.f.engine, &saved.items[1], 1, saved.path, &options,
-					   &saved.f.error));
-	expect_error(&saved.f, read_back(&saved), -EINVAL, "a name that is no text");
-	fixture_close(&saved.f);
+	refuse_pickle(pickle, sizeof(pickle) - 1, "a name that is no text");
 }
 
 /* No store holds such names, and no other format can have them. Python writes the second one. */
 TEST(a_tensor_whose_name_is_not_utf8_is_refused)
 {
 	static const char *const keys[] = {"\xff", "\xed\xa0\x80", "\xc3", "a\xe9z"};
-	struct saved saved;
 
-	saved_make(&saved);
 	for (size_t i = 0; i < COUNT(keys); i++)
 		for (int below = 0; below < 2; below++) {
 			static const char tensor[] = BYTE("t");
 			char pickle[512] = "\x80\x02}(", *at = pickle + 4;
-			struct nvs_checkpoint_options options = {.size = sizeof(options),
-								 .pickle = pickle};
 
 			at += sprintf(at, "X%c", (int)strlen(keys[i])) + 3;
 			at = stpcpy(at, keys[i]);
@@ -367,12 +363,8 @@ TEST(a_tensor_whose_name_is_not_utf8_is_refused)
 			/* Without `below`, the tensor's own name gives way to the key. */
 			memcpy(at, tensor + (below ? 0 : 6), sizeof(tensor) - (below ? 1 : 7));
 			at = stpcpy(at + sizeof(tensor) - (below ? 1 : 7), below ? "uu." : "u.");
-			options.pickle_bytes = (size_t)(at - pickle);
-			OK(&saved.f, nvs_checkpoint_export(saved.f.engine, &saved.items[1], 1,
-							   saved.path, &options, &saved.f.error));
-			expect_error(&saved.f, read_back(&saved), -EINVAL, "no text in UTF-8");
+			refuse_pickle(pickle, (size_t)(at - pickle), "no text in UTF-8");
 		}
-	fixture_close(&saved.f);
 }
 
 /* Of checkpoint/torch/torch.h, whose names are not those of swap/swap_fixture.h. */
@@ -403,9 +395,7 @@ TEST(a_number_that_is_a_tensor_of_a_form_not_read_is_refused)
 TEST(a_tensor_that_lists_hold_millions_of_times_is_refused_at_once)
 {
 	char pickle[2048] = "\x80\x02}(";
-	struct nvs_checkpoint_options options = {.size = sizeof(options), .pickle = pickle};
 	size_t n = 4;
-	struct saved saved;
 
 	memcpy(pickle + n, BYTE("t") "q\0X\x01\0\0\0l", sizeof(BYTE("t") "q\0X\x01\0\0\0l") - 1);
 	n += sizeof(BYTE("t") "q\0X\x01\0\0\0l") - 1;
@@ -426,12 +416,7 @@ TEST(a_tensor_that_lists_hold_millions_of_times_is_refused_at_once)
 		pickle[n++] = (char)(level + 1);
 	}
 	memcpy(pickle + n, "u.", 2);
-	options.pickle_bytes = n + 2;
-	saved_make(&saved);
-	OK(&saved.f, nvs_checkpoint_export(saved.f.engine, &saved.items[1], 1, saved.path, &options,
-					   &saved.f.error));
-	expect_error(&saved.f, read_back(&saved), -EINVAL, "holding the same lists many times");
-	fixture_close(&saved.f);
+	refuse_pickle(pickle, n + 2, "holding the same lists many times");
 }
 
 /* ---- The pickle alone ---- */

@@ -350,7 +350,7 @@ run --runtime 50ms --eta never
 [ ! -s "$T/err" ]
 result eta_never_draws_nothing $?
 start --eta always --runtime 20s
-line="^swap(-out)? \(2\) .* GB/s read, .* GB/s written, .* IOPS, .* s left"
+line="^swap(out)? \(2\) .* GB/s read, .* GB/s written, .* IOPS, .* s left"
 until_true drawn "$line"
 result eta_always_draws_without_a_terminal $?
 kill -TERM $pid

@@ -193,6 +193,7 @@ TEST(counts_have_the_syntax_of_json)
 	refused("--count=2.00000000000000000000001", "from 2 to 1000");
 	refused("--count=1.e2", "from 2 to 1000");
 	refused("--count=4k", "from 2 to 1000");
+	refused("--count=-1", "from 2 to 1000");
 	refused("--count=18446744073709551618", "from 2 to 1000");
 }
 
@@ -222,6 +223,7 @@ TEST(units_of_sizes_are_of_1024)
 	refused("--size=4kk", "a size from 512");
 	refused("--size=50%", "a size from 512");
 	refused("--size=1.5k", "a size from 512");
+	refused("--size=-4k", "a size from 512");
 	refused("--size=16384p", "a size from 512");
 }
 
@@ -256,6 +258,8 @@ TEST(shares_and_per_cent_have_their_bounds)
 	refused("--share=1.01", "above 0 and up to 1");
 	refused("--share=.", "above 0 and up to 1");
 	refused("--share=nan", "above 0 and up to 1");
+	refused("--share=-0.5", "above 0 and up to 1");
+	refused("--share=0x1p-1", "above 0 and up to 1");
 	accepted("--percent=0");
 	accepted("--percent=2.5");
 	assert_true(values.percent == 2.5);

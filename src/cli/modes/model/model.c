@@ -7,12 +7,9 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "base/memory/array.h"
@@ -37,37 +34,12 @@ static int add_tensor(struct model *model, size_t *room, struct model_tensor ten
 	return 0;
 }
 
-/* In a folder as Hugging Face's tools make it; the library finds an index by the file's name. */
-static int open_headers(struct nvs_checkpoint **checkpoint, const char *path,
-			struct nvs_error *error)
-{
-	static const char *const names[] = {"model.safetensors", "pytorch_model.bin",
-					    "adapter_model.safetensors", "adapter_model.bin"};
-	struct stat status;
-
-	if (stat(path, &status) || !S_ISDIR(status.st_mode))
-		return nvs_checkpoint_open(checkpoint, path, error);
-	for (size_t i = 0; i < COUNT_OF(names); i++) {
-		char file[PATH_MAX], index[PATH_MAX];
-
-		if ((size_t)snprintf(file, sizeof(file), "%s/%s", path, names[i]) >= sizeof(file) ||
-		    (size_t)snprintf(index, sizeof(index), "%s.index.json", file) >= sizeof(index))
-			return error_set(error, -ENAMETOOLONG, "%s: %s", path,
-					 nvs_strerror(-ENAMETOOLONG));
-		/* An index is one of .safetensors files. */
-		if (!access(file, F_OK) || (!i && !access(index, F_OK)))
-			return nvs_checkpoint_open(checkpoint, file, error);
-	}
-	return error_set(error, -ENOENT, "%s has no %s (or its index), %s, %s or %s: name a file",
-			 path, names[0], names[1], names[2], names[3]);
-}
-
 int model_load(struct model *model, const char *path, struct nvs_error *error)
 {
 	struct nvs_checkpoint_tensor from = {.size = sizeof(from)};
 	struct nvs_checkpoint *checkpoint = NULL;
 	size_t room = 0;
-	int rc = open_headers(&checkpoint, path, error);
+	int rc = nvs_checkpoint_open(&checkpoint, path, error);
 
 	*model = (struct model){.path = path};
 	for (size_t i = 0; !rc && !nvs_checkpoint_get(checkpoint, i, &from); i++) {

@@ -32,9 +32,7 @@ struct model {
 };
 
 /*
- * Reads and checks a model's headers. A .safetensors file is recognized by its name or contents; of a
- * directory, model.safetensors is read, or model.safetensors.index.json with all its files, or else
- * pytorch_model.bin or an adapter_model.
+ * Reads and checks a model's headers, as nvs_checkpoint_open.
  * `path` stays the caller's. -EINVAL and errno of opening and reading, with file and tensor in
  * *error; *model then needs no model_free.
  */
