@@ -210,10 +210,11 @@ NVS_API int nvs_tensor_swap_in(struct nvs_engine *engine, struct nvs_tensor *con
 			       size_t n, int timeout_ms, uint64_t *pin, struct nvs_error *error);
 /*
  * Keeps the calling thread's place among the calls that wait for room, for a thread that waits in
- * short timeouts to do something in between: a call of nvs_tensor_pin, nvs_tensor_swap_in or
- * nvs_tensor_write that ends by -ETIMEDOUT or -EAGAIN once it has a place leaves it to the thread's
- * next such call, and other calls go on as if it still waited. Any other end of a call gives the
- * place up, and so does `keep` false, which ends the keeping; closing the engine ends it too.
+ * short timeouts to do something in between. A call of nvs_tensor_pin, nvs_tensor_swap_in or
+ * nvs_tensor_write that has queued and ends by -ETIMEDOUT or -EAGAIN leaves its place to the
+ * thread's next such call, and other calls go on as if it still waited; the log names the pinned
+ * tensors after five seconds of all of them together. Any other end of a call gives the place up,
+ * and so does `keep` false, which ends the keeping; closing the engine ends it too.
  *
  *	rc = nvs_engine_keep_place(engine, true, &error);
  *	while (!rc && !stop && (rc = nvs_tensor_swap_in(engine, &tensor, 1, 200, &pin, &error)) ==

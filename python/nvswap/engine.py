@@ -7,10 +7,8 @@ keep their pin: it ends when the with block has ended and the last array or view
 from __future__ import annotations
 
 import errno
-import logging
 import math
 import os
-import time
 import weakref
 from contextlib import contextmanager, nullcontext, suppress
 from typing import (Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional,
@@ -20,7 +18,7 @@ from nvswap._native import ffi, lib
 from nvswap.aio import Aio
 from nvswap.config import block_number, config_of
 from nvswap.dtypes import array_over, dtype_name, dtype_number, is_array, nbytes_of, number_name
-from nvswap.errors import Error, check, error_of, invalid, new_error
+from nvswap.errors import Error, check, invalid, new_error
 from nvswap.handle import Handle, wait_sliced
 from nvswap.memory import Shape, Span, shape_of, span_of
 from nvswap.statistics import StepIO, fields_of
@@ -32,9 +30,6 @@ Names = Union[str, "Tensor", Iterable[Union[str, "Tensor"]]]
 Spec = Any
 
 _NULL = ffi.NULL
-
-# A wait for room in the pool that lasts longer says which tensors are pinned, as those of C do.
-SHORTAGE_S = 5.0
 
 
 class StoredTensor(NamedTuple):
@@ -553,30 +548,14 @@ class Engine(Handle):
     def _wait_for_room(self, pointer: Any, call: Callable[[int, Any], int],
                        timeout: Optional[float], error: Any) -> int:
         """As wait_sliced(). The thread keeps its place among the calls that wait from slice to
-        slice, none of which lasts until the library says what holds the pool."""
-        tell_at = time.monotonic() + SHORTAGE_S
-
-        def call_and_tell(timeout_ms: int, error: Any) -> int:
-            nonlocal tell_at
-            code = call(timeout_ms, error)
-            if code == -errno.ETIMEDOUT and time.monotonic() >= tell_at:
-                tell_at = math.inf if self._tell_shortage(code, error) else tell_at
-            return code
-
+        slice."""
         # Fails in the handler of a signal within such a wait, which has its thread's place.
         keeps = not lib.nvs_engine_keep_place(pointer, True, ffi.NULL)
         try:
-            return wait_sliced(self, call_and_tell, timeout, error)
+            return wait_sliced(self, call, timeout, error)
         finally:
             if keeps:
                 lib.nvs_engine_keep_place(pointer, False, ffi.NULL)
-
-    def _tell_shortage(self, code: int, error: Any) -> bool:
-        if error.cause != lib.NVS_CAUSE_ROOM:  # Another call waits first, and says it.
-            return False
-        self._config._log(logging.WARNING, "a call waits for tensors to be released: "
-                          + error_of(code, error).strerror)
-        return True
 
     # ---- Steps and commits
 

@@ -101,7 +101,7 @@ static int write_all(struct nvs_engine *engine, struct nvs_error *error)
 		engine_unlock(engine);
 		launch(engine, list);
 		engine_lock(engine);
-		rc = drain_writes(engine, error);
+		rc = drain(engine, true, error);
 		if (rc)
 			return rc;
 		if (engine->moves.write_failures != failures) {

@@ -232,8 +232,7 @@ static int open_pool(struct nvs_engine *engine, const struct nvs_config *config,
 
 static void engine_free(struct nvs_engine *engine)
 {
-	assert(!engine->moves.inflight[NVS_READ] && !engine->moves.inflight[NVS_WRITE]);
-	assert(!engine->commit.writing && !engine->room.waiting);
+	assert(!runs_in_flight(&engine->moves) && !engine->commit.writing && !engine->room.waiting);
 	assert(TAILQ_EMPTY(&engine->turns.line) && !engine->turns.ncopied);
 	/* The last log lines are said while their handler may still ask for the tensors. */
 	events_stop(engine);
@@ -404,7 +403,7 @@ int engine_close(struct nvs_engine *engine, struct nvs_error *error)
 		return rc;
 	engine_lock(engine);
 	plan_drop(engine);
-	rc = drain_all(engine, error);
+	rc = drain(engine, false, error);
 	engine_check(engine);
 	engine_unlock(engine);
 	if (!rc && commits)

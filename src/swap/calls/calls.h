@@ -137,9 +137,8 @@ int wait_until(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 int wait_for_engine(struct nvs_engine *engine, struct turn turn, struct nvs_error *error);
 /* Waits for the call's turn, until no call copies bytes of the tensors. */
 void wait_for_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n);
-/* Wait until no write, or nothing at all, is in flight: 0, or -ETIMEDOUT if one is overdue. */
-int drain_writes(struct nvs_engine *engine, struct nvs_error *error);
-int drain_all(struct nvs_engine *engine, struct nvs_error *error);
+/* Waits until no write, or nothing at all, is in flight: 0, or -ETIMEDOUT if one is overdue. */
+int drain(struct nvs_engine *engine, bool writes_alone, struct nvs_error *error);
 
 /* ---- note.c ---- */
 struct note;

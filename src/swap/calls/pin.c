@@ -54,7 +54,6 @@ struct waiting {
 	struct turn turn;  /* for tensors that others use */
 	struct ticket own;
 	struct ticket *ticket; /* for room: its own, or the one that its thread keeps */
-	uint64_t tell_ns;      /* when the log names the pinned tensors, once; 0: not decided */
 };
 
 static void waiting_check(const struct nvs_engine *engine, const struct attempt *attempt,
@@ -399,9 +398,9 @@ static int wait_for_change(struct nvs_engine *engine, const struct request *requ
 	/* What the call waits for goes before reading ahead. */
 	if (attempt->lack == LACKS_ROOM) {
 		room_promote(engine, attempt->need);
-		if (!waiting->tell_ns)
-			waiting->tell_ns = clock_ns() + engine->room.shortage_after_ns;
-		until = min_u64(deadline, waiting->tell_ns);
+		if (!waiting->ticket->log_ns)
+			waiting->ticket->log_ns = clock_ns() + engine->room.shortage_after_ns;
+		until = min_u64(deadline, waiting->ticket->log_ns);
 	}
 	for (size_t i = 0; i < request->n && attempt->lack == LACKS_LANDING; i++)
 		tensor_promote(engine, request->tensors[i]);
@@ -417,7 +416,7 @@ static int wait_for_change(struct nvs_engine *engine, const struct request *requ
 	if (attempt->lack == LACKS_TURN)
 		queue_was_quiet(engine, until);
 	else
-		waiting->tell_ns = shortage_log(engine, request->n) ? UINT64_MAX : 0;
+		waiting->ticket->log_ns = shortage_log(engine, request->n) ? UINT64_MAX : 0;
 	return 0;
 }
 

@@ -179,27 +179,17 @@ void wait_for_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 	turn_end(engine, &turn);
 }
 
-int drain_writes(struct nvs_engine *engine, struct nvs_error *error)
+int drain(struct nvs_engine *engine, bool writes_alone, struct nvs_error *error)
 {
-	lock_check(engine);
-	while (engine->moves.inflight[NVS_WRITE]) {
-		if (engine->moves.overdue[NVS_WRITE])
-			return first_overdue(engine, true, error);
-		(void)events_wait(engine, UINT64_MAX);
-	}
-	assert(!engine->moves.held_writes && !engine->moves.overdue[NVS_WRITE]);
-	return 0;
-}
+	const uint64_t *inflight = engine->moves.inflight, *overdue = engine->moves.overdue;
 
-int drain_all(struct nvs_engine *engine, struct nvs_error *error)
-{
 	lock_check(engine);
-	while (engine->moves.inflight[NVS_READ] || engine->moves.inflight[NVS_WRITE]) {
-		if (engine->moves.overdue[NVS_READ] || engine->moves.overdue[NVS_WRITE])
-			return first_overdue(engine, false, error);
+	while (inflight[NVS_WRITE] || (!writes_alone && inflight[NVS_READ])) {
+		if (overdue[NVS_WRITE] || (!writes_alone && overdue[NVS_READ]))
+			return first_overdue(engine, writes_alone, error);
 		(void)events_wait(engine, UINT64_MAX);
 	}
-	assert(!engine->moves.held_writes && !engine->room.landing);
+	assert(!engine->moves.held_writes && (writes_alone || !engine->room.landing));
 	return 0;
 }
 

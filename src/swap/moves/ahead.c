@@ -71,7 +71,7 @@ struct transfer *move_ahead(struct nvs_engine *engine)
 	for (size_t i = 0; i < count; i++)
 		set_ahead(engine, engine->scratch[i], AHEAD_FOR_PLAN);
 	list = runs_build_own(engine, engine->scratch, count, NVS_READ);
-	if (list || engine->moves.inflight[NVS_READ] || engine->moves.inflight[NVS_WRITE])
+	if (list || runs_in_flight(&engine->moves))
 		return list;
 	/* Nothing to read, and the drive is idle: write behind. */
 	count = policy_choose_writes(engine);

@@ -94,7 +94,7 @@ static bool log_blocks(struct events *events)
  */
 static uint64_t worth_waiting_for(const struct nvs_engine *engine, uint64_t wanted)
 {
-	uint64_t inflight = engine->moves.inflight[NVS_READ] + engine->moves.inflight[NVS_WRITE];
+	uint64_t inflight = runs_in_flight(&engine->moves);
 
 	if (engine->events.followers || engine->step.begun || keeps_sums(engine) ||
 	    engine->commit.writing || engine->aio_config.io_timeout_ms || engine->trace)

@@ -149,7 +149,7 @@ static size_t land(struct nvs_engine *engine, const struct transfer *run, size_t
 		tensor = next;
 	}
 	engine->moves.inflight[direction]--;
-	if (!engine->moves.inflight[NVS_READ] && !engine->moves.inflight[NVS_WRITE])
+	if (!runs_in_flight(&engine->moves))
 		engine->moves.busy_ns += clock_ns() - engine->moves.busy_from_ns;
 	return nparts;
 }

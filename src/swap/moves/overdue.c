@@ -68,7 +68,7 @@ int check_hung(const struct nvs_engine *engine, struct nvs_error *error)
 	uint64_t hung = engine->moves.overdue[NVS_READ] + engine->moves.overdue[NVS_WRITE];
 	int rc;
 
-	if (!hung || hung < engine->moves.inflight[NVS_READ] + engine->moves.inflight[NVS_WRITE])
+	if (!hung || hung < runs_in_flight(&engine->moves))
 		return 0;
 	rc = first_overdue(engine, false, error);
 	assert(rc == -ETIMEDOUT);

@@ -104,14 +104,14 @@ static void begin_io(struct nvs_tensor *tensor, enum nvs_direction direction)
 
 uint64_t busy_ns(const struct nvs_engine *engine, uint64_t now)
 {
-	bool busy = engine->moves.inflight[NVS_READ] || engine->moves.inflight[NVS_WRITE];
+	const struct move_state *moves = &engine->moves;
 
-	return engine->moves.busy_ns + (busy ? now - engine->moves.busy_from_ns : 0);
+	return moves->busy_ns + (runs_in_flight(moves) ? now - moves->busy_from_ns : 0);
 }
 
 static void begin_busy(struct nvs_engine *engine, enum nvs_direction direction)
 {
-	if (!engine->moves.inflight[NVS_READ] && !engine->moves.inflight[NVS_WRITE])
+	if (!runs_in_flight(&engine->moves))
 		engine->moves.busy_from_ns = clock_ns();
 	engine->moves.inflight[direction]++;
 }

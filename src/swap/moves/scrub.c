@@ -40,9 +40,8 @@ static bool wait_until_quiet(struct nvs_engine *engine)
 {
 	struct scrub *scrub = &engine->scrub;
 
-	while (!scrub->closing &&
-	       (engine->moves.inflight[NVS_READ] || engine->moves.inflight[NVS_WRITE] ||
-		engine->commit.writing || engine->moves.transfers != scrub->transfers)) {
+	while (!scrub->closing && (runs_in_flight(&engine->moves) || engine->commit.writing ||
+				   engine->moves.transfers != scrub->transfers)) {
 		scrub->transfers = engine->moves.transfers;
 		(void)engine_sleep(engine, &scrub->wake, clock_ns() + QUIET_NS);
 	}

@@ -79,6 +79,11 @@ struct move_state {
 	struct nvs_error failure; /* of the last of them */
 };
 
+static inline uint64_t runs_in_flight(const struct move_state *moves)
+{
+	return moves->inflight[NVS_READ] + moves->inflight[NVS_WRITE];
+}
+
 /*
  * Commits, by commit.c and note.c; one at a time. `writing` is true without the engine's lock while
  * a manifest is made durable: writes to extents that it or the one before names are held. If it

@@ -82,7 +82,7 @@ static void engine_sums_check(const struct nvs_engine *engine)
 {
 	const struct room_state *room = &engine->room;
 	const struct move_state *moves = &engine->moves;
-	bool any = moves->inflight[NVS_READ] || moves->inflight[NVS_WRITE];
+	bool any = runs_in_flight(moves);
 
 	assert(room->counted_numel <= room->live_numel && room->ahead_numel <= room->live_numel);
 	assert(room->landing_numel <= room->live_numel);
@@ -94,7 +94,7 @@ static void engine_sums_check(const struct nvs_engine *engine)
 	assert(any ? moves->busy_from_ns > 0 : !room->landing);
 	assert(!moves->held_writes || (engine->commit.writing && moves->inflight[NVS_WRITE]));
 	assert(!engine->read_only || !moves->inflight[NVS_WRITE]);
-	assert(moves->inflight[NVS_READ] + moves->inflight[NVS_WRITE] <= engine->ntensors);
+	assert(runs_in_flight(moves) <= engine->ntensors);
 	assert(room->waiting || TAILQ_EMPTY(&engine->queue.tickets) ||
 	       TAILQ_FIRST(&engine->queue.tickets)->away);
 	assert(engine->nregistered <= engine->ntensors && engine->ntensors <= engine->ntensors_max);

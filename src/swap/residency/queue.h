@@ -19,6 +19,7 @@ struct ticket {
 	bool queued;
 	bool away;	 /* the call has ended, and its thread keeps the place for the next one */
 	uint64_t passed; /* bytes that passed it since the last refill */
+	uint64_t log_ns; /* when the log names the pinned tensors, once; 0: not decided */
 };
 
 /* The ticket of a thread that keeps its place from call to call. */

@@ -168,8 +168,7 @@ bool queue_leave(struct nvs_engine *engine, struct ticket *ticket)
 	if (first)
 		engine->queue.refills = 0;
 	TAILQ_REMOVE(&engine->queue.tickets, ticket, link);
-	ticket->queued = ticket->away = false;
-	ticket->passed = 0;
+	*ticket = (struct ticket){.queued = false};
 	queue_check(engine);
 	return first;
 }

@@ -223,6 +223,24 @@ TEST(an_endless_wait_for_room_logs_once_which_tensors_are_pinned)
 	OK(f, sole_release(f->engine, &t[1], 2, NVS_CLEAN, &f->error));
 }
 
+/* No call lasts until the log says it, but all of them together. */
+TEST(a_wait_in_short_timeouts_logs_once_which_tensors_are_pinned)
+{
+	struct nvs_tensor *t[6];
+
+	open_parts(false, t, 6);
+	f->engine->room.shortage_after_ns = 20000000;
+	OK(f, nvs_engine_keep_place(f->engine, true, &f->error));
+	OK(f, sole_pin(f->engine, t, 4, 0, &f->error));
+	while (!times_logged("waits for room"))
+		assert_int_equal(sole_pin(f->engine, &t[4], 1, 1, &f->error), -ETIMEDOUT);
+	for (unsigned i = 0; i < 30; i++)
+		assert_int_equal(sole_pin(f->engine, &t[4], 1, 1, &f->error), -ETIMEDOUT);
+	assert_int_equal(times_logged("waits for room"), 1);
+	OK(f, nvs_engine_keep_place(f->engine, false, &f->error));
+	OK(f, sole_release(f->engine, t, 4, NVS_CLEAN, &f->error));
+}
+
 TEST(a_wait_for_room_that_runs_out_names_the_pinned_tensors)
 {
 	struct nvs_tensor *t[6], *large;
