@@ -124,7 +124,8 @@ def run(command, tree, seconds, **environment):
 
 def build(tree, programs, seconds):
     """Warnings are no errors: a change may leave a variable unused."""
-    return run(["make", f"-j{os.cpu_count()}", "BUILD=build", "WERROR=", *programs], tree, seconds)
+    return run(["make", f"-j{os.cpu_count()}", "BUILD=build", "WERROR=", "build/nvswap", *programs],
+               tree, seconds)
 
 
 def test(tree, programs, seconds):

@@ -176,14 +176,15 @@ int jobfile_read(struct jobfile *jobfile, const char *path, void **memory, struc
 {
 	bool standard_input = !strcmp(path, "-");
 	const char *name = standard_input ? "standard input" : path, *wrong;
-	int fd = standard_input ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC), rc = -errno;
+	int fd = standard_input ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC), rc;
 	size_t nbytes = 0, most = 1;
 	char *whole = NULL, *text = NULL, *end;
 
 	*jobfile = (struct jobfile){.n = 0};
-	if (fd >= 0)
-		rc = file_read_all(fd, BYTES_MAX, &whole, &nbytes);
-	if (fd >= 0 && !standard_input)
+	if (fd < 0)
+		return error_set(error, -errno, "%.512s: %s", path, nvs_strerror(-errno));
+	rc = file_read_all(fd, BYTES_MAX, &whole, &nbytes);
+	if (!standard_input)
 		close(fd);
 	if (!rc && nbytes > BYTES_MAX)
 		rc = -EFBIG;
