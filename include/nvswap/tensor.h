@@ -32,6 +32,15 @@
  *		printf("%s: %s\n", info.name, nvs_tensor_state_name(info.state));
  *	rc = nvs_tensor_rename(engine, tensor, "block.0", &error) ||
  *	     nvs_tensor_forget(engine, &tensor, 1, &error);
+ *
+ * A wait for room in which the program does something every 200 ms:
+ *
+ *	uint64_t pin;
+ *
+ *	rc = nvs_engine_keep_place(engine, true, &error);
+ *	while (!rc && (rc = nvs_tensor_swap_in(engine, &tensor, 1, 200, &pin, &error)) == -ETIMEDOUT)
+ *		rc = puts("waiting for room") < 0;
+ *	nvs_engine_keep_place(engine, false, NULL);
  */
 #ifndef NVSWAP_TENSOR_H
 #define NVSWAP_TENSOR_H
@@ -211,16 +220,10 @@ NVS_API int nvs_tensor_swap_in(struct nvs_engine *engine, struct nvs_tensor *con
 /*
  * Keeps the calling thread's place among the calls that wait for room, for a thread that waits in
  * short timeouts to do something in between. A call of nvs_tensor_pin, nvs_tensor_swap_in or
- * nvs_tensor_write that has queued and ends by -ETIMEDOUT or -EAGAIN leaves its place to the
- * thread's next such call, and other calls go on as if it still waited; the log names the pinned
- * tensors after five seconds of all of them together. Any other end of a call gives the place up,
- * and so does `keep` false, which ends the keeping; closing the engine ends it too.
- *
- *	rc = nvs_engine_keep_place(engine, true, &error);
- *	while (!rc && !stop && (rc = nvs_tensor_swap_in(engine, &tensor, 1, 200, &pin, &error)) ==
- *				       -ETIMEDOUT)
- *		rc = 0;
- *	nvs_engine_keep_place(engine, false, NULL);
+ * nvs_tensor_write that has queued and ends at its timeout leaves its place to the thread's next
+ * such call, and other calls go on as if it still waited; the log names the pinned tensors after
+ * five seconds of all of them together. Any other end of a call gives the place up, and so does
+ * `keep` false, which ends the keeping; closing the engine ends it too.
  *
  * A thread that ends without `keep` false leaves a place for which later calls wait as for one that
  * can't be served. Any thread may call it, for itself.

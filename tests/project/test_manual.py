@@ -19,6 +19,7 @@ COMMAND = BUILD / "nvswap"
 PAGES = BUILD / "man"
 # What the examples of the headers have as variables of the reader's program.
 EXAMPLE_VARIABLES = """
+#include <errno.h>
 #include <nvswap.h>
 #include <stdio.h>
 enum { cudaHostRegisterPortable };
