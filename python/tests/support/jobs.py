@@ -91,11 +91,14 @@ def outputs_of(processes, timeout=300):
 
 def results_of(processes, timeout=300):
     """What each rank reports."""
-    results = []
-    for process, output in zip(processes, outputs_of(processes, timeout)):
+    results, failed = [], []
+    for rank, (process, output) in enumerate(zip(processes, outputs_of(processes, timeout))):
         lines = [line for line in output.splitlines() if line.startswith("RESULT ")]
-        assert lines and process.returncode == 0, f"exit status {process.returncode}: {output[-3000:]}"
-        results.append(json.loads(lines[0][len("RESULT "):]))
+        if not lines or process.returncode:
+            failed.append(f"rank {rank}, exit status {process.returncode}: {output[-3000:]}")
+        else:
+            results.append(json.loads(lines[0][len("RESULT "):]))
+    assert not failed, "\n".join(failed)
     return results
 
 
