@@ -619,7 +619,7 @@ def offload(module: torch.nn.Module, config: Any = None, *, engine: Optional[Eng
         With `weights`, of a mixture of experts of transformers whose forwards compute on the host: bytes of memory
         beside the pool for the experts that the most tokens chose, which are not read again. What fits in it is
         kept; ``engine.stats()["experts"]`` says how much that is, and how many experts that forwards needed were
-        there.
+        there. 0, the default, without `weights` and on a device.
 
     Returns
     -------
@@ -676,6 +676,8 @@ def offload(module: torch.nn.Module, config: Any = None, *, engine: Optional[Eng
     parts = [list(part.parameters(recurse=False)) for part in module.modules()]
     if device_memory is None:
         device_memory = 4 * max(sum(each.nbytes for each in part) for part in parts)
+    if experts_memory and weights is None:
+        raise invalid("experts_memory is for experts that are read in files: give weights=, or leave it out")
     if weights is not None:
         # It makes an Offloaded, so it imports this module.
         from nvswap.torch.weights import offload_files  # pylint: disable=import-outside-toplevel,cyclic-import

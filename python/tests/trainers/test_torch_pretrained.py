@@ -372,6 +372,15 @@ def a_budget_of_experts_that_is_no_number_of_bytes_is_refused(directory):
 
 
 @promise
+def a_budget_of_experts_that_would_be_ignored_is_refused(directory):
+    folder, _ = mixture(directory, False)
+    assert "forwards on the host" in str(raises(nvswap.Error, lambda: nvswap.torch.from_pretrained(
+        AUTO, folder, device="meta", experts_memory=1 << 20), errno.EINVAL))
+    assert "weights=" in str(raises(nvswap.Error, lambda: nvswap.torch.offload(
+        torch.nn.Linear(4, 4), directory, experts_memory=1 << 20), errno.EINVAL))
+
+
+@promise
 def threads_that_choose_other_experts_compute_as_one(directory):
     folder, wanted = mixture(directory, False)
     model = nvswap.torch.from_pretrained(AUTO, folder)
