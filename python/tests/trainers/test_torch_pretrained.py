@@ -327,7 +327,8 @@ def the_hottest_experts_are_kept_within_their_budget_and_not_read_again(director
         chosen = skewed(wanted)
         each = sum(parameter[0].nbytes for parameter in wanted.model.layers[0].mlp.experts.parameters())
         # The first one has an expert of each layer that is rarely chosen.
-        inputs = [torch.arange(first, last)[None] for first, last in ((5, 6), (1, 5), (4, 8), (6, 10), (14, 19), (1, 4))]
+        inputs = [torch.arange(first, last)[None]
+                  for first, last in ((5, 6), (1, 5), (4, 8), (6, 10), (14, 19), (1, 4))]
         for kept in (1, 6, 24):
             trace = nvswap.Trace(10000)
             # The pool would hold two experts at most, so that what is not kept is read again.
