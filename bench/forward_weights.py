@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """forward_weights.py make DIRECTORY: a folder of .safetensors files with an index, of a Llama of 2.01 GiB in bfloat16.
 forward_weights.py {memory|nvswap|accelerate} DIRECTORY [PROCS]: passes a prompt forward twice, as generate() does, and
-generates tokens after it, by the model in memory, by nvswap.torch.from_pretrained, or by accelerate's device_map with all
-on the disk. Before each pass of a model that is not in memory, no byte of its files is in the page cache. Prints
+generates tokens after it, by the model in memory, by nvswap.torch.from_pretrained, or by accelerate's device_map with
+all on the disk. Before each pass of a model that is not in memory, no byte of its files is in the page cache. Prints
 seconds, bytes that were read, the share of the time of reading in which no call waited, by the trace, and the sum of
 the logits, as JSON. PROCS is the file cgroup.procs of a cgroup to enter first."""
 import contextlib

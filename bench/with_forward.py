@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of the part `weights` of `make bench`: a Llama of 2.01 GiB passes a prompt of 256 tokens forward and generates
-(forward_weights.py), in memory, by nvswap.torch.from_pretrained, and by accelerate's device_map with all on the disk, in
-turn; the latter two from a cold page cache and with memory limited to a quarter of the model."""
+(forward_weights.py), in memory, by nvswap.torch.from_pretrained, and by accelerate's device_map with all on the disk,
+in turn; the latter two from a cold page cache and with memory limited to a quarter of the model."""
 import os
 import sys
 

@@ -95,6 +95,8 @@ class CustomOptimizer(torch.optim.Optimizer):
     A GradScaler and clip_grad_norm_ take the gradients of `offloaded`, which are float32 sums in the store, as
     :class:`AdamW` says. Each is read once for a norm and once for a step. A kept store does not continue them.
 
+    One thread at a time makes calls. Dropping the last reference closes the store, as `close()` does.
+
     Three buffers have the state of the largest parameter each, or of pieces of it, and beside small ones 64 MiB at
     most. They are locked if the system allows it, and with "pin_memory" in any case. A fourth one, which is not, has
     the weights of a parameter or piece.
@@ -193,9 +195,18 @@ class CustomOptimizer(torch.optim.Optimizer):
     # ---- Parameters
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
-        """Adds a group, whose parameters get room in the store."""
+        """
+        Adds a group, whose parameters get room in the store.
+
+        Raises
+        ------
+        nvswap.Error
+            Those of the constructor; the group is not added.
+        """
         super().add_param_group(param_group)
         try:
+            if self._offloaded is not None:
+                self._offloaded.refuse_others(self, self.param_groups[-1]["params"])
             self._register([each for each in self.param_groups[-1]["params"] if each.requires_grad])
         except BaseException:
             self.param_groups.pop()
@@ -423,8 +434,15 @@ class CustomOptimizer(torch.optim.Optimizer):
     # ---- State
 
     def state_dict(self) -> Dict[str, Any]:
-        """What that of torch.optim has: "step" and the states of each parameter; with a kept store, the numbers of
-        steps alone. EBUSY: a step has failed and is not finished."""
+        """
+        What that of torch.optim has: "step" and the states of each parameter; with a kept store, the numbers of
+        steps alone.
+
+        Raises
+        ------
+        nvswap.Error
+            EBUSY: a step has failed and is not finished. EIO, ENOSPC and others of the drive.
+        """
         self._finish()
         result, numbers, kept = super().state_dict(), self._numbers(), self._config["nvswap.keep"]
         for parameter, number in numbers.items():
@@ -438,6 +456,7 @@ class CustomOptimizer(torch.optim.Optimizer):
             raise Error(errno.EBUSY, "a step has failed and is not finished: call step() or zero_grad() first")
         self._sums.finish()
         self._tiles.finish()
+        self._take_note()
 
     def _shapes(self, parameter: torch.nn.Parameter) -> Dict[str, torch.Size]:
         """What this rank has of each part."""
@@ -473,7 +492,7 @@ class CustomOptimizer(torch.optim.Optimizer):
         """
         ids = [number for group in state_dict["param_groups"] for number in group["params"]]
         state = {parameter: state_dict["state"][number] for number, parameter in zip(ids, self._numbers())
-                 if state_dict["state"].get(number)}
+                 if state_dict["state"].get(number) and local(parameter).numel()}
         steps = {parameter: float(values.get("step", 1)) for parameter, values in state.items()}
         kept = "nvswap" in state_dict
         if kept and steps != {parameter: float(each["step"]) for parameter, each in self.state.items()}:
@@ -556,7 +575,14 @@ class CustomOptimizer(torch.optim.Optimizer):
         self._with_memory(tile, "r+", lambda own: own.copy_(master))
 
     def commit(self) -> None:
-        """Makes the state of a kept store durable. EBUSY: a step has failed and is not finished."""
+        """
+        Makes the state of a kept store durable.
+
+        Raises
+        ------
+        nvswap.Error
+            EBUSY: a step has failed and is not finished. And those of nvswap.Engine.commit.
+        """
         self._finish()
         self.engine.commit()
 

@@ -486,17 +486,20 @@ class Offloaded:
         return [own for each in self.optimizers for own in [each()] if own is not None and not own.closed]
 
     def check_optimizer(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Refuses another optimizer of these parameters, which must have some of the module, unless they are its
-        alone."""
+        """Refuses to be trained by an optimizer of these parameters, which must have some of the module."""
         if self.of_files:
             raise invalid("the parameters of `offloaded` are read of files, which are not written: train adapters "
                           "over them, as those of peft (LoRA), and leave out offloaded=; or load the weights into a "
                           "module, and offload() it without weights=")
-        own = {parameter for parameter in parameters if parameter in self._names}
-        if not own:
+        if not any(parameter in self._names for parameter in parameters):
             raise invalid("no parameter is of the module of `offloaded`, which would not be trained: "
                           "give the parameters of that module too, or leave out `offloaded`")
-        if any(parameter in own for other in self._open_optimizers()
+
+    def refuse_others(self, optimizer: Any, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Refuses parameters of the module that another optimizer trains than this one."""
+        self.optimizers = [each for each in self.optimizers if each() is not None]
+        own = {parameter for parameter in parameters if parameter in self._names}
+        if any(parameter in own for other in self._open_optimizers() if other is not optimizer
                for group in other.param_groups for parameter in group["params"]):
             raise Error(errno.EBUSY, "the offloaded module has an optimizer of the same parameters, which takes their "
                         "gradients: close() that one before making another")
@@ -616,7 +619,7 @@ def offload(module: torch.nn.Module, config: Any = None, *, engine: Optional[Eng
         With `weights`, of a mixture of experts of transformers whose forwards compute on the host: bytes of memory
         beside the pool for the experts that the most tokens chose, which are not read again. What fits in it is
         kept; ``engine.stats()["experts"]`` says how much that is, and how many experts that forwards needed were
-        there.
+        there. 0, the default, without `weights` and on a device.
 
     Returns
     -------
@@ -673,6 +676,8 @@ def offload(module: torch.nn.Module, config: Any = None, *, engine: Optional[Eng
     parts = [list(part.parameters(recurse=False)) for part in module.modules()]
     if device_memory is None:
         device_memory = 4 * max(sum(each.nbytes for each in part) for part in parts)
+    if experts_memory and weights is None:
+        raise invalid("experts_memory is for experts that are read in files: give weights=, or leave it out")
     if weights is not None:
         # It makes an Offloaded, so it imports this module.
         from nvswap.torch.weights import offload_files  # pylint: disable=import-outside-toplevel,cyclic-import

@@ -99,11 +99,14 @@ class StoredOptimizer(torch.optim.Optimizer):
                         "state_dict()")
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
-        """Adds a group; its parameters get a store of their own."""
+        """Adds a group; its parameters get a store of their own. After an error, which is one of the constructor, it is
+        not added."""
         def add() -> None:
             super(StoredOptimizer, self).add_param_group(param_group)
             try:
                 self._numbers_of(self.param_groups[-1])
+                if self._offloaded is not None:
+                    self._offloaded.refuse_others(self, self.param_groups[-1]["params"])
                 if self._made:
                     self._store_uncovered()
             except BaseException:
@@ -568,7 +571,8 @@ class StoredOptimizer(torch.optim.Optimizer):
         for name in self._settings:
             if not isinstance(group[name], (int, float, torch.Tensor)):
                 raise invalid(f"{name} is {group[name]!r}: a configuration is given as config=")
-        numbers: Dict[str, Any] = {name: (bool if name == "nesterov" else float)(group[name]) for name in self._settings}
+        numbers: Dict[str, Any] = {
+            name: (bool if name == "nesterov" else float)(group[name]) for name in self._settings}
         if "betas" in group:
             if len(group["betas"]) != 2:
                 raise invalid(f"betas are two numbers, not {group['betas']}")

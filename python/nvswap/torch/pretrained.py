@@ -21,7 +21,8 @@ _OF_MEMORY = {"device_map", "max_memory", "offload_folder", "offload_buffers", "
 
 
 def from_pretrained(cls: Any, folder: Any, *, config: Any = None, dtype: Any = None, device: Any = None,
-                    device_memory: Optional[int] = None, smallest: int = 0, experts_memory: int = 0, **more: Any) -> Any:
+                    device_memory: Optional[int] = None, smallest: int = 0, experts_memory: int = 0,
+                    **more: Any) -> Any:
     """
     Makes a model of transformers whose parameters are read in the files of a folder, as
     ``cls.from_pretrained(folder)`` makes one in memory.

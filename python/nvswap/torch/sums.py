@@ -6,14 +6,15 @@ has its elements of the sum as a part that is read with it.
 
 from __future__ import annotations
 
-import collections
-from typing import Deque, Dict, List
+import contextlib
+from typing import Dict, List
 
 import torch
 
 from nvswap.engine import Engine
+from nvswap.errors import Error
 from nvswap.torch.gradients import StoredGradient
-from nvswap.torch.tiles import Tile
+from nvswap.torch.tiles import Arrays, Tile
 
 _PART = "gradient"
 # Gradients that are in memory while they are written.
@@ -39,7 +40,9 @@ class Sums:
         self._engine, self._tiles = engine, tiles
         self.stored: Dict[torch.nn.Parameter, float] = {}
         self._norms: Dict[torch.nn.Parameter, float] = {}
-        self._writing: Deque[List[str]] = collections.deque()
+        # In the order of their writes, the first of which may have failed.
+        self._writing: Dict[torch.nn.Parameter, Arrays] = {}
+        self._failed = False
 
     def take(self, parameter: torch.nn.Parameter) -> None:
         """Called when a backward has made `parameter.grad`: a tensor, or what it has added to is here."""
@@ -76,9 +79,19 @@ class Sums:
         self.stored[parameter] *= factor
 
     def finish(self, most: int = 0) -> None:
-        """Waits until at most so many gradients are on their way."""
+        """Waits until at most so many gradients are on their way. What could not be written stays in memory, and the
+        next call writes it again."""
         while len(self._writing) > most:
-            self._engine.wait(self._writing.popleft())
+            parameter, parts = next(iter(self._writing.items()))
+            if self._failed:
+                with contextlib.suppress(Error):  # Of a write that was overdue.
+                    self._engine.wait(parts)
+                self._engine.store_from(parts)
+            else:
+                self._failed = True
+                self._engine.wait(parts)
+            self._failed = False
+            del self._writing[parameter]
 
     def _read(self, parameter: torch.nn.Parameter) -> torch.Tensor:
         self.finish()
@@ -87,11 +100,12 @@ class Sums:
         return sums
 
     def _write(self, parameter: torch.nn.Parameter, sums: torch.Tensor) -> None:
-        self.finish(_IN_FLIGHT - 1)
+        # A sum that was dropped may be on its way yet.
+        self.finish(0 if parameter in self._writing else _IN_FLIGHT - 1)
         sums = sums.to("cpu", torch.float32).contiguous()
         parts = {tile.parts[_PART].name: tile.elements_of(sums) for tile in self._tiles[parameter]}
-        self._writing.append(list(parts))
         self._engine.store_from(parts, wait=False)
+        self._writing[parameter] = parts
         for tile in self._tiles[parameter]:
             tile.parts[_PART].fresh = False
         self.stored[parameter] = 1.0

@@ -55,18 +55,21 @@ class Tile:
     offset, numel : int
         Of the elements.
     parts : dict of str to Part
+    whole : bool
+        Whether it has all elements, so that a part may have another shape.
     dtype : torch.dtype
         Of the parameter when the tile was made.
     """
 
-    def __init__(self, parameter: torch.nn.Parameter, offset: int, numel: int, parts: Dict[str, Part]) -> None:
-        self.parameter, self.offset, self.numel, self.parts = parameter, offset, numel, parts
+    def __init__(self, parameter: torch.nn.Parameter, offset: int, numel: int, parts: Dict[str, Part],
+                 whole: bool) -> None:
+        self.parameter, self.offset, self.numel, self.parts, self.whole = parameter, offset, numel, parts, whole
         self.dtype = parameter.dtype
         self.nbytes = sum(map(_room_of, parts.values()))
 
     def elements_of(self, whole: torch.Tensor) -> torch.Tensor:
-        """The tile's elements of a tensor that is like its parameter."""
-        if self.numel == whole.numel():
+        """The tile's elements of a tensor that is like its parameter, or has a part of a whole one."""
+        if self.whole:
             return whole
         return whole.reshape(-1)[self.offset:self.offset + self.numel]
 
@@ -94,7 +97,7 @@ def cut(parameter: torch.nn.Parameter, kinds: Dict[str, Tuple[torch.dtype, torch
         tiles.append(Tile(parameter, offset, own, {
             key: Part(f"{name}.{key}{suffix}", dtype, shape if own == numel else torch.Size([own]),
                       key not in read_only)
-            for key, (dtype, shape) in kinds.items()}))
+            for key, (dtype, shape) in kinds.items()}, own == numel))
     return tiles
 
 

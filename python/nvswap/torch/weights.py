@@ -260,13 +260,13 @@ class ParameterFiles(Weights):
         result = {name: torch.empty(self.sources[name].shape, dtype=self.sources[name].dtype, device="cpu")
                   for name in names}
         past_pool = chosen is not None and self.hot.memory > 0
-        read = (self._read_past_pool if past_pool else self._read_by_pool)(
-            names, [number for number in numbers if number not in kept], timeout)
-        for number, rows in itertools.chain(kept.items(), read):
-            for name in names:
-                result[name][number] = rows[name]
-            if past_pool and number not in kept:
-                self.hot.offer(module, number, rows)
+        with contextlib.closing((self._read_past_pool if past_pool else self._read_by_pool)(
+                names, [number for number in numbers if number not in kept], timeout)) as read:
+            for number, rows in itertools.chain(kept.items(), read):
+                for name in names:
+                    result[name][number] = rows[name]
+                if past_pool and number not in kept:
+                    self.hot.offer(module, number, rows)
         return result
 
     def _read_by_pool(self, names: List[str], numbers: List[int],
@@ -560,6 +560,9 @@ def offload_files(module: torch.nn.Module, paths: Paths, config: Any, initialize
                   experts_memory: int) -> OffloadedFiles:
     """See :func:`nvswap.torch.offload`, of which `paths` are the `weights`."""
     files, hot = files_list(paths), HotExperts(experts_memory)
+    if experts_memory and not is_host(device):
+        raise invalid(f"experts_memory is for forwards on the host, and those on {device} read all experts: leave it "
+                      "out, or leave out device=")
     config = config or os.environ.get("NVSWAP_CONFIG") or None
     before = [(entries, key, tensor) for _, entries, key, tensor in _tensors(module)]
     engine = None

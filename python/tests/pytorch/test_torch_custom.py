@@ -54,7 +54,7 @@ class Factored(nvswap.torch.CustomOptimizer):
     def states(self, parameter, group):
         shape = tuple(parameter.shape)
         return {"rows": (torch.float32, shape[:-1]), "columns": (torch.float64, shape[-1:]), "first": torch.bfloat16,
-                "count": (torch.int64, ())}
+                "count": (torch.int64, ()), "last": (torch.float32, (2, *shape))}
 
     def update(self, weights, gradient, state, group, step):
         self.rule(weights, gradient, state, group["lr"])
@@ -67,6 +67,7 @@ class Factored(nvswap.torch.CustomOptimizer):
         state["columns"].lerp_(square.mean(0 if gradient.dim() else ()).double(), 0.1)
         state["count"] += 1
         second = state["rows"].unsqueeze(-1) * state["columns"].float() / state["rows"].mean()
+        state["last"] = torch.stack([state["last"][1], gradient])
         state["first"].copy_(state["first"] * 0.9 + gradient / second.sqrt().add(1e-3))
         weights.sub_(state["first"].float(), alpha=lr)
 
@@ -157,8 +158,8 @@ def states_have_any_types_and_shapes(directory):
     first, second = parameters(shapes=shapes), parameters(shapes=shapes)
     optimizer = Factored(groups(first), config=settings(directory))
     states = [{"rows": torch.zeros(each.shape[:-1]), "columns": torch.zeros(each.shape[-1:], dtype=torch.float64),
-               "first": torch.zeros_like(each, dtype=torch.bfloat16), "count": torch.zeros((), dtype=torch.int64)}
-              for each in second]
+               "first": torch.zeros_like(each, dtype=torch.bfloat16), "count": torch.zeros((), dtype=torch.int64),
+               "last": torch.zeros(2, *each.shape)} for each in second]
     for step in range(5):
         for params in (first, second):
             give_gradients(params, step)
@@ -167,8 +168,10 @@ def states_have_any_types_and_shapes(directory):
             for parameter, state, lr in zip(second, states, (0.01, 0.01, 0.02)):
                 Factored.rule(parameter, parameter.grad, state, lr)
     assert same(first, second)
-    assert same_state(state_of(optimizer), {number: {**state, "step": torch.tensor(5.0)}
-                                            for number, state in enumerate(states)})
+    for _ in range(2):
+        assert same_state(state_of(optimizer), {number: {**state, "step": torch.tensor(5.0)}
+                                                for number, state in enumerate(states)})
+        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     optimizer.close()
 
 
@@ -580,6 +583,101 @@ def gradients_that_are_added_to_are_not_those_of_a_failed_step(directory):
 
 
 @promise
+def a_gradient_that_the_drive_did_not_take_is_written_again_by_the_next_call(directory):
+    with offloaded_pair(directory, torch.float32) as pairs:
+        lost, store, wait = [], nvswap.Engine.store_from, nvswap.Engine.wait
+
+        def losing(self, arrays, wait=True):
+            if any(name.startswith("0.gradient") for name in arrays) and not lost:
+                lost.extend(arrays)
+                arrays = {name: torch.zeros_like(array) for name, array in arrays.items()}
+            store(self, arrays, wait)
+
+        def failing(self, names, *more):
+            wait(self, names, *more)
+            if lost and lost == list(names) and not failed:
+                failed.append(1)
+                raise nvswap.Error(errno.EIO, "the drive has failed")
+
+        for step in range(2):
+            lost.clear()
+            failed = []
+            for number, (module, optimizer) in enumerate(pairs):
+                backward(module, 9)
+                optimizer.zero_grad()
+                with mock.patch.multiple(nvswap.Engine, store_from=losing, wait=failing):
+                    backward(module, step)
+                    if number:
+                        raises(nvswap.Error, optimizer.step, errno.EIO)
+                    optimizer.step()
+                optimizer.zero_grad()
+            first, second = (weights_of(module) for module, _ in pairs)
+            assert all(torch.allclose(first[name], second[name], rtol=1e-5, atol=1e-6) for name in first)
+
+
+@promise
+def a_gradient_follows_one_that_was_dropped_on_its_way_to_the_drive(directory):
+    module = torch.nn.Linear(1 << 8, 1 << 10, bias=False)
+    offloaded = nvswap.torch.offload(module, settings(directory))
+    optimizer = Adam(module.parameters(), config=settings(directory), offloaded=offloaded)
+    waited, wait = [], nvswap.Engine.wait
+
+    def waiting(self, names, *more):
+        waited.extend(names)
+        wait(self, names, *more)
+
+    data = torch.ones(1, 1 << 8)
+    with mock.patch.object(nvswap.Engine, "wait", waiting):
+        for drop in (optimizer.zero_grad, module.zero_grad):
+            module(data).sum().backward()
+            drop()
+            waited.clear()
+            module(data).sum().backward()
+            assert any(".gradient" in name for name in waited), waited
+    assert torch.allclose(torch.linalg.vector_norm(module.weight.grad), torch.tensor(2.0 ** 9))
+    optimizer.close()
+    offloaded.load()
+    offloaded.engine.close()
+
+
+@promise
+def an_optimizer_takes_no_parameters_of_anothers_of_the_same_module_in_groups_that_are_added(directory):
+    module = torch.nn.Sequential(torch.nn.Linear(5, 5), torch.nn.Linear(5, 5), torch.nn.Linear(5, 5))
+    offloaded = nvswap.torch.offload(module, settings(directory))
+    optimizers = [Adam(module[0].parameters(), config=settings(directory), offloaded=offloaded),
+                  nvswap.torch.AdamW(module[1].parameters(), config=settings(directory), offloaded=offloaded)]
+    for optimizer, other in zip(optimizers, (module[1], module[0])):
+        raises(nvswap.Error, lambda optimizer=optimizer, other=other: optimizer.add_param_group(
+            {"params": other.parameters()}), errno.EBUSY)
+        assert len(optimizer.param_groups) == 1
+    for optimizer, parameter in zip(optimizers, module[2].parameters()):
+        optimizer.add_param_group({"params": [parameter]})
+    before = weights_of(module)
+    module(torch.ones(2, 5)).sum().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.close()
+    assert not any(map(torch.equal, before.values(), weights_of(module).values()))
+    offloaded.load()
+    offloaded.engine.close()
+
+
+@promise
+def a_parameter_without_elements_has_no_state_also_where_torchs_has_it(directory):
+    theirs, ours = parameters(shapes=((4, 5), (0, 5))), parameters(shapes=((4, 5), (0, 5)))
+    of_torch = torch.optim.Adam(theirs, foreach=False)
+    stepped([(theirs, of_torch)], range(3))
+    optimizer = Adam(ours, config=settings(directory, keep=True))
+    optimizer.load_state_dict(of_torch.state_dict())
+    give_gradients(ours, 3)
+    optimizer.step()
+    optimizer.close()
+    optimizer = Adam(ours, config=settings(directory, keep=True))
+    assert [int(each["step"]) for each in optimizer.state.values()] == [2]
+    optimizer.close()
+
+
+@promise
 def a_kept_store_is_continued_by_its_own_rule_with_the_same_bits(directory):
     for dtype in (torch.float32, torch.bfloat16):
         path = os.path.join(directory, str(dtype))
@@ -625,6 +723,39 @@ def a_kept_store_whose_last_step_is_not_finished_says_so(directory):
     optimizer.engine.close()
     error = raises(nvswap.Error, lambda: Adam(parameters(), config=small(directory, keep=True)), errno.ESTALE)
     assert "not finished" in str(error), error
+
+
+@promise
+def a_kept_store_whose_last_step_was_dropped_or_written_later_is_continued(directory):
+    def drop(optimizer):
+        with interrupted(Adam, 4, Interrupted()):
+            raises(Interrupted, optimizer.step)
+        optimizer.zero_grad()
+
+    def write_later(optimizer):
+        of_engine = nvswap.Engine.wait
+
+        def failing(self, names, *more):
+            of_engine(self, names, *more)
+            if isinstance(names, dict) and "3.exp_avg" in names:
+                raise nvswap.Error(errno.EIO, "the drive has failed")
+
+        with mock.patch.object(nvswap.Engine, "wait", failing):
+            raises(nvswap.Error, optimizer.step, errno.EIO)
+
+    for name, interrupt in (("dropped", drop), ("later", write_later)):
+        path = os.path.join(directory, name)
+        os.mkdir(path)
+        params, again = parameters(), parameters()
+        optimizer = Adam(params, config=small(path, keep=True))
+        for step in range(2):
+            give_gradients(params, step)
+            (optimizer.step if step == 0 else lambda optimizer=optimizer: interrupt(optimizer))()
+        optimizer.commit()
+        optimizer.close()
+        optimizer = Adam(again, config=small(path, keep=True))
+        assert same(params, again), name
+        optimizer.close()
 
 
 @on_ranks

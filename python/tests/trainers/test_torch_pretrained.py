@@ -327,7 +327,8 @@ def the_hottest_experts_are_kept_within_their_budget_and_not_read_again(director
         chosen = skewed(wanted)
         each = sum(parameter[0].nbytes for parameter in wanted.model.layers[0].mlp.experts.parameters())
         # The first one has an expert of each layer that is rarely chosen.
-        inputs = [torch.arange(first, last)[None] for first, last in ((5, 6), (1, 5), (4, 8), (6, 10), (14, 19), (1, 4))]
+        inputs = [torch.arange(first, last)[None]
+                  for first, last in ((5, 6), (1, 5), (4, 8), (6, 10), (14, 19), (1, 4))]
         for kept in (1, 6, 24):
             trace = nvswap.Trace(10000)
             # The pool would hold two experts at most, so that what is not kept is read again.
@@ -369,6 +370,15 @@ def a_budget_of_experts_that_is_no_number_of_bytes_is_refused(directory):
         error = raises(nvswap.Error, lambda: nvswap.torch.from_pretrained(AUTO, folder, experts_memory=wrong),
                        errno.EINVAL)
         assert "experts_memory is a number of bytes" in str(error)
+
+
+@promise
+def a_budget_of_experts_that_would_be_ignored_is_refused(directory):
+    folder, _ = mixture(directory, False)
+    assert "forwards on the host" in str(raises(nvswap.Error, lambda: nvswap.torch.from_pretrained(
+        AUTO, folder, device="meta", experts_memory=1 << 20), errno.EINVAL))
+    assert "weights=" in str(raises(nvswap.Error, lambda: nvswap.torch.offload(
+        torch.nn.Linear(4, 4), directory, experts_memory=1 << 20), errno.EINVAL))
 
 
 @promise

@@ -106,7 +106,7 @@ def _add_missing(optimizer: Any, zero: str, parameters: List[Parameter]) -> None
         for part in set(MOMENTS) - set(optimizer._state_keys):
             assert parameter.shape is not None
             with replacing(os.path.join(zero, parameter.name, f"{part}.pt")) as partial:
-                writing.save(torch.zeros(1, device="cpu").expand(*parameter.shape), partial)
+                writing.save(torch.zeros((), device="cpu").expand(tuple(parameter.shape)), partial)
 
 
 def _gather(engine: Any, zero: str) -> None:

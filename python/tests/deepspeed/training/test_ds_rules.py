@@ -9,12 +9,15 @@ import glob
 import os
 import subprocess
 import sys
+import types
 
 from jobs import configuration, in_memory, job, outputs_of, start
 from promises import main, promise
 
 os.environ["DS_ACCELERATOR"] = "cpu"
 import torch  # noqa: E402
+from nvswap.checkpoint import Parameter  # noqa: E402
+from nvswap.deepspeed.checkpoint import universal as universal_checkpoints  # noqa: E402
 
 PARAMS = {"Lion": {"lr": 1e-3, "betas": [0.9, 0.98], "weight_decay": 0.1},
           "Adagrad": {"lr": 1e-2, "eps": 1e-8, "weight_decay": 0.01}}
@@ -120,6 +123,18 @@ def state_in_fewer_bytes_is_refused_for_lion(directory):
     config["nvswap"]["optimizer_state"] = "8bit"
     for output in outputs_of(start(config, ranks=1, **SIZE)):
         assert 'set it to "fp32" for Lion' in output, output[-3000:]
+
+
+@promise
+def moments_that_a_rule_lacks_are_zeros_in_the_shape_of_each_parameter(directory):
+    shapes = {"matrix": (2, 3), "scale": ()}
+    for name in shapes:
+        below(directory, name)
+    universal_checkpoints._add_missing(types.SimpleNamespace(_state_keys=("exp_avg",)), directory, [
+        Parameter(name, 0, 0, 1, shape=shape) for name, shape in shapes.items()])
+    for name, shape in shapes.items():
+        assert os.listdir(os.path.join(directory, name)) == ["exp_avg_sq.pt"]
+        assert torch.equal(torch.load(os.path.join(directory, name, "exp_avg_sq.pt")), torch.zeros(shape))
 
 
 def near(one, other):
