@@ -7,13 +7,13 @@ are read where they lie.
 """
 
 from nvswap.torch.activations import SavedOnNvme, checkpoint, saved_on_nvme
-from nvswap.torch.adam import Adam, AdamW
-from nvswap.torch.custom import CustomOptimizer
-from nvswap.torch.muon import Muon
+from nvswap.torch.optim.adam import Adam, AdamW
+from nvswap.torch.optim.custom import CustomOptimizer
+from nvswap.torch.optim.muon import Muon
 from nvswap.torch.offload import Offloaded, offload
 from nvswap.torch.park import Parked, park
 from nvswap.torch.pretrained import from_pretrained
-from nvswap.torch.rules import SGD, Adagrad, Lion
+from nvswap.torch.optim.rules import SGD, Adagrad, Lion
 
 __all__ = ["Adagrad", "Adam", "AdamW", "CustomOptimizer", "Lion", "Muon", "Offloaded", "Parked", "SGD", "SavedOnNvme",
            "checkpoint", "from_pretrained", "offload", "park", "saved_on_nvme"]

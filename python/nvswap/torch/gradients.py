@@ -12,7 +12,7 @@ from nvswap.errors import invalid
 
 if TYPE_CHECKING:
     from nvswap.torch.state import State
-    from nvswap.torch.sums import Sums
+    from nvswap.torch.optim.sums import Sums
 
 _aten = torch.ops.aten
 

@@ -477,7 +477,7 @@ def parameters_on_a_device_are_stepped_as_in_memory(directory):
         pairs = [(params, Adam(groups(params), lr=0.01, config=small(directory))) for params in (first, second)]
         for step in range(3):
             stepped(pairs[:1], (step,))
-            with host_as_device(nvswap.torch.custom):
+            with host_as_device(nvswap.torch.optim.custom):
                 stepped(pairs[1:], (step,))
         assert same(first, second)
         for _, optimizer in pairs:

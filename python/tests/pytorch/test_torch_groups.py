@@ -371,10 +371,10 @@ def stores_that_can_not_be_merged_stay_as_they_are(directory):
             raise nvswap.Error(errno.ENOSPC, "no space")
         return state(config, parameters, *more)
 
-    state, found = nvswap.torch.optimizer.State, []
+    state, found = nvswap.torch.optim.optimizer.State, []
     for opened in (state, refuse):
         module = layers(torch.float32, 9)
-        with mock.patch.object(nvswap.torch.optimizer, "State", opened):
+        with mock.patch.object(nvswap.torch.optim.optimizer, "State", opened):
             optimizer = nvswap.torch.AdamW(module[0].parameters(), lr=0.01, config=settings(directory))
             added_one_by_one(module, optimizer)
         assert (len(optimizer.stores) == 9) == (opened is refuse)

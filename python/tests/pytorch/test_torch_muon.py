@@ -11,7 +11,7 @@ import torch
 from promises import main, promise, raises, settings
 import nvswap
 import nvswap.torch
-from nvswap.torch.muon import zeropower
+from nvswap.torch.optim.muon import zeropower
 
 torch.set_num_threads(1)
 SHAPES = ((64, 40), (30, 128), (50, 50), (1, 7))

@@ -54,7 +54,7 @@ def close(*optimizers):
 @on_ranks
 def ranks_that_share_the_state_step_as_one_to_the_bit(rank, directory):
     for dtype, bucket in ((torch.float32, 1 << 20), (torch.bfloat16, 1 << 20), (torch.float32, 300)):
-        with mock.patch("nvswap.torch.ranks._BUCKET_BYTES", bucket):
+        with mock.patch("nvswap.torch.optim.ranks._BUCKET_BYTES", bucket):
             (ours, own), (theirs, whole) = pair(directory, dtype)
             for module, optimizer in ((ours, own), (theirs, whole)):
                 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.7)

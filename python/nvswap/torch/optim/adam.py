@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, Optional, Tuple
 
 from nvswap.torch.offload import Offloaded
-from nvswap.torch.optimizer import Number, StoredOptimizer
+from nvswap.torch.optim.optimizer import Number, StoredOptimizer
 
 
 class AdamW(StoredOptimizer):

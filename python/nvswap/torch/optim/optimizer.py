@@ -23,7 +23,7 @@ from nvswap.statistics import StepResult
 from nvswap.torch.gradients import StoredGradient
 from nvswap.torch.local import is_sharded, local, local_gradient
 from nvswap.torch.offload import Offloaded, is_offloaded
-from nvswap.torch.ranks import Ranks
+from nvswap.torch.optim.ranks import Ranks
 from nvswap.torch.settings import settings_of
 from nvswap.torch.state import State, mapped, parts_of
 

@@ -24,8 +24,8 @@ from nvswap.torch.local import is_on_host, is_sharded, like_parameter, local, lo
 from nvswap.torch.offload import Offloaded, is_offloaded
 from nvswap.torch.settings import place_of_its_own, settings_of
 from nvswap.torch.state import mapped
-from nvswap.torch.sums import Sums
-from nvswap.torch.tiles import Arrays, Tile, Tiles, cut
+from nvswap.torch.optim.sums import Sums
+from nvswap.torch.optim.tiles import Arrays, Tile, Tiles, cut
 
 Loss = TypeVar("Loss")
 # Of a state: its type, with the parameter's shape, or type and shape.

@@ -9,7 +9,7 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 import torch
 
 from nvswap.errors import invalid
-from nvswap.torch.custom import CustomOptimizer, Kind
+from nvswap.torch.optim.custom import CustomOptimizer, Kind
 from nvswap.torch.offload import Offloaded
 
 _FUNCTIONS = (None, "original", "match_rms_adamw")

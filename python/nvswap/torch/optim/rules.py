@@ -14,7 +14,7 @@ from nvswap.errors import invalid
 from nvswap.optimizer import STATES
 from nvswap.torch.local import like_parameter, local
 from nvswap.torch.offload import Offloaded
-from nvswap.torch.optimizer import Number, StoredOptimizer
+from nvswap.torch.optim.optimizer import Number, StoredOptimizer
 from nvswap.torch.state import mapped
 
 

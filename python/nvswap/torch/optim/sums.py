@@ -14,7 +14,7 @@ import torch
 from nvswap.engine import Engine
 from nvswap.errors import Error
 from nvswap.torch.gradients import StoredGradient
-from nvswap.torch.tiles import Arrays, Tile
+from nvswap.torch.optim.tiles import Arrays, Tile
 
 _PART = "gradient"
 # Gradients that are in memory while they are written.
