@@ -24,6 +24,7 @@ from nvswap.torch.local import is_on_host, is_sharded, like_parameter, local, lo
 from nvswap.torch.offload import Offloaded, is_offloaded
 from nvswap.torch.settings import place_of_its_own, settings_of
 from nvswap.torch.state import mapped
+from nvswap.torch.optim.numbered import NumberedOptimizer
 from nvswap.torch.optim.sums import Sums
 from nvswap.torch.optim.tiles import Arrays, Tile, Tiles, cut
 
@@ -39,7 +40,7 @@ _MASTER, _GRADIENT = "master", "gradient"
 _OWN = {_MASTER, _GRADIENT}
 
 
-class CustomOptimizer(torch.optim.Optimizer):
+class CustomOptimizer(NumberedOptimizer):
     """
     The base of optimizers whose state lies in the offload_optimizer block's store, and whose rule is a method.
     A class of its own has :meth:`states` and :meth:`update`, and gives its settings to this constructor, as to that
@@ -152,9 +153,6 @@ class CustomOptimizer(torch.optim.Optimizer):
         self._tiles = Tiles(self.engine, self._aio, paths[0] if paths else None,
                             bool(own["zero_optimization.offload_optimizer.pin_memory"]), 4 * self._most)
 
-    def __reduce__(self) -> Any:
-        raise TypeError(f"a {type(self).__name__} can't be pickled or copied: save its state_dict()")
-
     # ---- The rule
 
     def states(self, parameter: torch.nn.Parameter, group: Dict[str, Any]) -> Mapping[str, Kind]:
@@ -212,11 +210,6 @@ class CustomOptimizer(torch.optim.Optimizer):
             self.param_groups.pop()
             raise
 
-    def _numbers(self) -> Dict[torch.nn.Parameter, int]:
-        """All parameters, numbered as state_dict() has them."""
-        parameters = [each for group in self.param_groups for each in group["params"]]
-        return {parameter: number for number, parameter in enumerate(parameters)}
-
     def _groups(self) -> Dict[torch.nn.Parameter, Dict[str, Any]]:
         return {parameter: group for group in self.param_groups for parameter in group["params"]}
 
@@ -232,9 +225,6 @@ class CustomOptimizer(torch.optim.Optimizer):
         hook = functools.partial(_take_gradient, weakref.ref(self))
         self._hooks += [parameter.register_post_accumulate_grad_hook(hook) for parameter in made
                         if self._tensor_of(parameter) is not None]
-
-    def _tensor_of(self, parameter: torch.nn.Parameter) -> Optional[str]:
-        return self._offloaded.name_of(parameter) if self._offloaded else None
 
     def _tiles_of(self, parameter: torch.nn.Parameter, group: Dict[str, Any], number: int) -> List[Tile]:
         own, described = local(parameter), f"parameter {number}, of shape {list(parameter.shape)},"

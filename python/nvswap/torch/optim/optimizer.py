@@ -23,6 +23,7 @@ from nvswap.statistics import StepResult
 from nvswap.torch.gradients import StoredGradient
 from nvswap.torch.local import is_sharded, local, local_gradient
 from nvswap.torch.offload import Offloaded, is_offloaded
+from nvswap.torch.optim.numbered import NumberedOptimizer
 from nvswap.torch.optim.ranks import Ranks
 from nvswap.torch.settings import settings_of
 from nvswap.torch.state import State, mapped, parts_of
@@ -48,7 +49,7 @@ class _Set:
         return (parameter.numel(), parameter.dtype) == self._made[parameter] and parameter.is_contiguous()
 
 
-class StoredOptimizer(torch.optim.Optimizer):
+class StoredOptimizer(NumberedOptimizer):
     """An optimizer of torch whose state lies in the offload_optimizer block's store. :class:`nvswap.torch.AdamW` says
     what those of all rules have in common."""
 
@@ -94,10 +95,6 @@ class StoredOptimizer(torch.optim.Optimizer):
         if offloaded is not None:
             offloaded.optimizers.append(weakref.ref(self))
 
-    def __reduce__(self) -> Any:
-        raise TypeError(f"a nvswap.torch.{type(self).__name__} can't be pickled or copied: save its "
-                        "state_dict()")
-
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         """Adds a group; its parameters get a store of their own. After an error, which is one of the constructor, it is
         not added."""
@@ -119,14 +116,6 @@ class StoredOptimizer(torch.optim.Optimizer):
             add()
 
     # ---- Parameters
-
-    def _numbers(self) -> Dict[torch.nn.Parameter, int]:
-        """All parameters, numbered as state_dict() has them."""
-        parameters = [each for group in self.param_groups for each in group["params"]]
-        return {parameter: number for number, parameter in enumerate(parameters)}
-
-    def _tensor_of(self, parameter: torch.nn.Parameter) -> Optional[str]:
-        return self._offloaded.name_of(parameter) if self._offloaded else None
 
     def _described(self, parameter: torch.nn.Parameter) -> str:
         name = self._tensor_of(parameter)

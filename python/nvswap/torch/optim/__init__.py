@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizers of torch.optim with their state on the drive."""
