@@ -214,7 +214,8 @@ NVS_API int nvs_tensor_swap_in(struct nvs_engine *engine, struct nvs_tensor *con
  * nvs_tensor_write that has queued and ends by -ETIMEDOUT or -EAGAIN leaves its place to the
  * thread's next such call, and other calls go on as if it still waited; the log names the pinned
  * tensors after five seconds of all of them together. Any other end of a call gives the place up,
- * and so does `keep` false, which ends the keeping; closing the engine ends it too.
+ * except the refusal of its arguments, and so does `keep` false, which ends the keeping; closing the
+ * engine ends it too.
  *
  *	rc = nvs_engine_keep_place(engine, true, &error);
  *	while (!rc && !stop && (rc = nvs_tensor_swap_in(engine, &tensor, 1, 200, &pin, &error)) ==
