@@ -23,6 +23,13 @@
  *	rc = nvs_tensor_register_rows(engine, &rows, 1, &expert, &error) ||
  *	     nvs_tensor_swap_in(engine, &expert, 1, -1, &pin, &error);
  *
+ * A thread that does something in between waits in short timeouts, and keeps its place:
+ *
+ *	nvs_engine_keep_place(engine, true, &error);
+ *	while (nvs_tensor_swap_in(engine, &tensor, 1, 200, &pin, &error) == -ETIMEDOUT)
+ *		handle_signals();
+ *	nvs_engine_keep_place(engine, false, NULL);
+ *
  * A tensor by its name:
  *
  *	struct nvs_tensor_info info = {.size = sizeof(info)};
@@ -216,12 +223,6 @@ NVS_API int nvs_tensor_swap_in(struct nvs_engine *engine, struct nvs_tensor *con
  * tensors after five seconds of all of them together. Any other end of a call gives the place up,
  * except the refusal of its arguments, and so does `keep` false, which ends the keeping; closing the
  * engine ends it too.
- *
- *	rc = nvs_engine_keep_place(engine, true, &error);
- *	while (!rc && !stop && (rc = nvs_tensor_swap_in(engine, &tensor, 1, 200, &pin, &error)) ==
- *				       -ETIMEDOUT)
- *		rc = 0;
- *	nvs_engine_keep_place(engine, false, NULL);
  *
  * A thread that ends without `keep` false leaves a place for which later calls wait as for one that
  * can't be served. Any thread may call it, for itself.
