@@ -218,14 +218,12 @@ NVS_API int nvs_tensor_swap_in(struct nvs_engine *engine, struct nvs_tensor *con
 /*
  * Keeps the calling thread's place among the calls that wait for room, for a thread that waits in
  * short timeouts to do something in between. A call of nvs_tensor_pin, nvs_tensor_swap_in or
- * nvs_tensor_write that has queued and ends by -ETIMEDOUT or -EAGAIN leaves its place to the
- * thread's next such call, and other calls go on as if it still waited; the log names the pinned
- * tensors after five seconds of all of them together. Any other end of a call gives the place up,
- * except the refusal of its arguments, and so does `keep` false, which ends the keeping; closing the
- * engine ends it too.
- *
- * A thread that ends without `keep` false leaves a place for which later calls wait as for one that
- * can't be served. Any thread may call it, for itself.
+ * nvs_tensor_write that has queued and runs out of time, or is one that does not wait (-EAGAIN),
+ * leaves its place to the thread's next such call, and other calls go on as if it still waited; the
+ * log names the pinned tensors after five seconds of all of them together. Any other end of a call
+ * gives the place up, except the refusal of its arguments, and so does `keep` false, which ends the
+ * keeping; closing the engine ends it too. A thread that ends without `keep` false leaves a place
+ * for which later calls wait as for one that can't be served. Any thread may call it, for itself.
  * Errors:
  * -EINVAL  the engine is NULL
  * -EBUSY   the engine belongs to an optimizer
