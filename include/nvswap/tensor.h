@@ -23,6 +23,13 @@
  *	rc = nvs_tensor_register_rows(engine, &rows, 1, &expert, &error) ||
  *	     nvs_tensor_swap_in(engine, &expert, 1, -1, &pin, &error);
  *
+ * A thread that does something in between waits in short timeouts, and keeps its place:
+ *
+ *	nvs_engine_keep_place(engine, true, &error);
+ *	while (nvs_tensor_swap_in(engine, &tensor, 1, 200, &pin, &error) == -ETIMEDOUT)
+ *		handle_signals();
+ *	nvs_engine_keep_place(engine, false, NULL);
+ *
  * A tensor by its name:
  *
  *	struct nvs_tensor_info info = {.size = sizeof(info)};
@@ -220,13 +227,12 @@ NVS_API int nvs_tensor_swap_in(struct nvs_engine *engine, struct nvs_tensor *con
 /*
  * Keeps the calling thread's place among the calls that wait for room, for a thread that waits in
  * short timeouts to do something in between. A call of nvs_tensor_pin, nvs_tensor_swap_in or
- * nvs_tensor_write that has queued and ends at its timeout leaves its place to the thread's next
- * such call, and other calls go on as if it still waited; the log names the pinned tensors after
- * five seconds of all of them together. Any other end of a call gives the place up, and so does
- * `keep` false, which ends the keeping; closing the engine ends it too.
- *
- * A thread that ends without `keep` false leaves a place for which later calls wait as for one that
- * can't be served. Any thread may call it, for itself.
+ * nvs_tensor_write that has queued and runs out of time, or is one that does not wait (-EAGAIN),
+ * leaves its place to the thread's next such call, and other calls go on as if it still waited; the
+ * log names the pinned tensors after five seconds of all of them together. Any other end of a call
+ * gives the place up, except the refusal of its arguments, and so does `keep` false, which ends the
+ * keeping; closing the engine ends it too. A thread that ends without `keep` false leaves a place
+ * for which later calls wait as for one that can't be served. Any thread may call it, for itself.
  * Errors:
  * -EINVAL  the engine is NULL
  * -EBUSY   the engine belongs to an optimizer

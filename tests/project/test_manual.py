@@ -43,11 +43,12 @@ extern void *memory, *data, *row, *output, *note;
 extern const void *input;
 extern float *values, *master, *exp_avg, *exp_avg_sq;
 extern size_t n, nbytes, which;
-extern uint64_t numel, offset, number, from_ns, to_ns;
+extern uint64_t numel, offset, number, pin, from_ns, to_ns;
 extern double real, loss, squares[];
 extern void *weights[];
 extern char text[64];
 extern int rc, fd;
+void handle_signals(void);
 nvs_log_fn log_line;
 nvs_state_fn write_run, read_run;
 """

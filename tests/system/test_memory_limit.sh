@@ -66,7 +66,7 @@ limited 400000000 bench "${small[@]}" --pool 1g
 [ $? = 1 ] && grep -q "needs 1 GiB .* limit of 381.4. MiB ($CGROUP/$LIMIT) leaves 3.* MiB: raise that limit" "$T/err"
 result a_pool_beyond_the_limit_is_an_error_that_names_it $? "no error that names $CGROUP/$LIMIT"
 
-limited 400000000 info && grep -q "memory limit bytes  *381.4[67] MiB" "$T/out" &&
+limited 400000000 info && grep -q "memory limit  *381.4[67] MiB" "$T/out" &&
 	grep -q "memory limit file  *$CGROUP/$LIMIT" "$T/out" &&
 	limited 400000000 info --output-format json && python3 - "$T/out" "$CGROUP/$LIMIT" <<'END'
 import json, sys

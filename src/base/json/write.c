@@ -63,16 +63,33 @@ static void put_string(const struct json_writer *json, const char *text)
 	fputc('"', json->file);
 }
 
+/* Sets the writer's `name` to what the key stands for. A size has its unit, so "free_bytes" is
+ * "free"; behind "tensors", "tensor_bytes" is "tensor bytes". */
+static void name_line(struct json_writer *json, const char *key)
+{
+	char name[sizeof(json->name)];
+	size_t rest;
+
+	snprintf(name, sizeof(name), "%s", key);
+	for (char *c = name; *c; c++)
+		*c = *c == '_' ? ' ' : *c;
+	rest = strlen(name) - strlen(" bytes");
+	if (text_ends_with(name, " bytes") && strncmp(json->name, name, rest) != 0)
+		name[rest] = '\0';
+	memcpy(json->name, name, sizeof(name));
+}
+
 /* Begins a line of text for people: the name that the key stands for, or a dash for an element.
- * Width 0: of an object or list. */
+ * Width 0: of an object or list, whose key is its name. */
 static void begin_line(struct json_writer *json, const char *key, int width)
 {
 	int indent = 2 * __builtin_popcountll(json->keyed);
-	char name[64];
+	const char *name = key ? key : "-";
 
-	snprintf(name, sizeof(name), "%s", key ? key : "-");
-	for (char *c = name; *c && width; c++)
-		*c = *c == '_' ? ' ' : *c;
+	if (key && width) {
+		name_line(json, key);
+		name = json->name;
+	}
 	if (json->in_row && json->more)
 		fprintf(json->file, "%s%s", key ? ", " : "", key ? name : "");
 	else
@@ -242,9 +259,10 @@ void json_exact(struct json_writer *json, const char *key, double value)
 		json_count(json, key, value < 0x1p63 ? (uint64_t)value : INT64_MAX);
 		return;
 	}
-	for (int digits = 15; digits <= 17; digits++) {
-		snprintf(text, sizeof(text), "%.*g", json->plain ? 4 : digits, value);
-		if (json->plain || strtod(text, NULL) == value)
+	for (int digits = json->plain ? 4 : 15; digits <= 17; digits++) {
+		snprintf(text, sizeof(text), "%.*g", digits, value);
+		if (json->plain ? !strchr(text, 'e') || fabs(value) < 1
+				: strtod(text, NULL) == value)
 			break;
 	}
 	json_number(json, key, "%s", text);

@@ -5,7 +5,7 @@
  *
  * Or the same members as text for people: a line each, "numa_nodes" as "numa nodes", with those of
  * an object indented below its key. Members that are null or empty are left out, numbers of bytes
- * are sizes, such as 1.50 GiB, and characters that a terminal obeys are \xHH.
+ * are sizes, "memory_bytes" as "memory" and 1.50 GiB, and characters that a terminal obeys are \xHH.
  */
 #ifndef BASE_JSON_WRITE_H
 #define BASE_JSON_WRITE_H
@@ -19,8 +19,10 @@ struct json_writer {
 	unsigned indent; /* spaces for each level; 0: everything on one line */
 	unsigned depth;
 	bool more; /* the open object or list has a value already */
+	/* Of plain text: */
 	bool plain, begun, in_row;
-	uint64_t keyed; /* of plain text: a bit for each open object or list, set if it has a key */
+	char name[64];	/* of the last member */
+	uint64_t keyed; /* a bit for each open object or list, set if it has a key */
 };
 
 static inline struct json_writer json_to(FILE *file, unsigned indent)

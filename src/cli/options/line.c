@@ -25,7 +25,7 @@ static int take_option(const struct command_spec *command, char **argv, int *i, 
 	snprintf(name, sizeof(name), "%.*s", (int)strcspn(argument + dashes, "="),
 		 argument + dashes);
 	spec = options_find(command, name);
-	if (!spec || argument[1] != '-' || spec->scope == OPTION_OF_FILE) {
+	if (!spec || dashes != 2 || spec->scope == OPTION_OF_FILE) {
 		argument[strcspn(argument, "=")] = '\0';
 		if (!strcmp(argument, "--help"))
 			say("--help takes no value");

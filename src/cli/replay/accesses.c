@@ -525,8 +525,9 @@ int accesses_load(struct access_list *list, struct model *model, const char *pat
 	if (is_trace && !reader.rc && list->n)
 		take_waits_out(&reader);
 	free(reader.edges);
-	if (ferror(reader.file))
-		FAIL(&reader, -EIO, "can't be read: %s", strerror(EIO));
+	if (ferror(reader.file) && !reader.rc)
+		reader.rc = error_set(error, -EIO, "%.400s: can't be read: %s", path,
+				      nvs_strerror(-EIO));
 	fclose(reader.file);
 	if (!model->n)
 		return reader.rc

@@ -66,13 +66,17 @@ static void put_summary(struct json_writer *json, const struct nvs_store_place *
 static void put_rest(struct json_writer *json, const struct nvs_store_info *info)
 {
 	const unsigned char *bytes = info->note;
-	char *note = calloc(2, info->note_bytes + 1); /* in hexadecimal digits */
+	/* In hexadecimal digits, which are of no use in text. */
+	char *note = json->plain ? NULL : calloc(2, info->note_bytes + 1);
 	char text[65];
+	uint64_t n = min_u64(info->note_bytes, sizeof(text) - 1);
 
 	for (uint64_t i = 0; i < info->note_bytes && note; i++)
 		snprintf(note + 2 * i, 3, "%02x", bytes[i]);
-	snprintf(text, sizeof(text), "%.*s", (int)min_u64(info->note_bytes, sizeof(text) - 1),
-		 info->note_bytes ? (const char *)info->note : "");
+	/* Before a character of UTF-8 that the end would cut. */
+	while (n && n < info->note_bytes && (bytes[n] & 0xc0) == 0x80)
+		n--;
+	snprintf(text, sizeof(text), "%.*s", (int)n, n ? (const char *)info->note : "");
 	json_bool(json, "truncated", info->truncated);
 	json_text(json, "id", info->id);
 	json_count(json, "unit", info->unit);

@@ -391,7 +391,14 @@ TEST(text_for_people_has_a_line_for_each_member)
 	json_null(&json, "null");
 	json_exact(&json, "unknown", NAN);
 	json_count(&json, "memory_bytes", UINT64_C(3) << 29);
+	json_exact(&json, "bytes_per_day", 2048);
+	json_count(&json, "bytes", 5);
+	json_count(&json, "shared_tensors", 2);
+	json_count(&json, "shared_tensor_bytes", 7);
+	json_count(&json, "nbytes", 9);
 	json_exact(&json, "days", 1.0 / 3);
+	json_exact(&json, "hours", 12345);
+	json_real(&json, "seconds", 1234567);
 	json_texts(&json, "advice", NULL, 0);
 	json_open_list(&json, "paths");
 	for (unsigned i = 1; i <= 2; i++) {
@@ -415,8 +422,15 @@ TEST(text_for_people_has_a_line_for_each_member)
 	json_close_object(&json);
 	assert_int_equal(fclose(file), 0);
 	assert_string_equal(text, "io engine                    a\\x1b[2J\\xff\n"
-				  "memory bytes                 1.50 GiB\n"
+				  "memory                       1.50 GiB\n"
+				  "bytes per day                2 KiB\n"
+				  "bytes                        5 bytes\n"
+				  "shared tensors               2\n"
+				  "shared tensor bytes          7 bytes\n"
+				  "nbytes                       9 bytes\n"
 				  "days                         0.3333\n"
+				  "hours                        12345\n"
+				  "seconds                      1234567\n"
 				  "advice none\n"
 				  "paths\n"
 				  "  rank                       1\n"

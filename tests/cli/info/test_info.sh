@@ -52,7 +52,7 @@ exec(textwrap.dedent(sys.argv[2]))' "$T/out" "$1" || {
 info text_describes_machine_engines_and_path 0 --nvme-path "$T" &&
 	has out "  cpus     " "io_uring" "libaio" "posix" "    works                    yes" \
 		"$T" "  filesystem    " "  direct     " "advice"
-info without_a_path_text_describes_the_machine 0 && has out "memory bytes" "advice"
+info without_a_path_text_describes_the_machine 0 && has out "memory  " "advice"
 info several_paths_are_described_in_order 0 --nvme-path "$T" --nvme-path . \
 	--output-format json &&
 	json "assert [path['path'] for path in paths] == ['$T', '.']"

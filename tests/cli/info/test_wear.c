@@ -108,9 +108,9 @@ TEST(with_a_rated_endurance_the_days_are_what_is_left_of_it)
 	assert_float_equal(wear->job_days, 527, 0.01);
 	expect_text("    device                   nvme0n1\n"
 		    "    percentage used          3\n"
-		    "    written bytes            66.39 TiB\n"
+		    "    written                  66.39 TiB\n"
 		    "    power on hours           8760\n"
-		    "    endurance bytes          545.70 TiB\n"
+		    "    endurance                545.70 TiB\n"
 		    "    endurance is rated       yes\n"
 		    "    own bytes per day        186.26 GiB\n"
 		    "    days at own rate         2635\n"

@@ -332,6 +332,7 @@ TEST(an_argument_with_one_dash_is_named_itself)
 {
 	refused("-count=3", "-count is not an option of paint; did you mean --count?");
 	refused("-share", "-share is not an option of paint; did you mean --share?");
+	refused("---share=1", "---share is not an option of paint; did you mean --share?");
 	refused("-x", "-x is not an option of paint; see nvswap paint --help");
 	refused("-xyz=1", "-xyz is not an option of paint; see nvswap paint --help");
 	assert_int_equal(TYPED("--count=3", "-size=4k"), -EINVAL);

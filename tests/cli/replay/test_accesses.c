@@ -240,6 +240,8 @@ TEST(a_file_that_is_missing_or_empty_is_refused_without_a_line)
 	assert_int_equal(accesses_load(&list, &model, "/nosuch/trace", &error), -ENOENT);
 	assert_string_equal(error.text,
 			    "/nosuch/trace: can't be opened: No such file or directory");
+	assert_int_equal(accesses_load(&list, &model, "/tmp", &error), -EIO);
+	assert_string_equal(error.text, "/tmp: can't be read: Input/output error");
 }
 
 TEST(a_damaged_trace_is_refused_with_its_line)

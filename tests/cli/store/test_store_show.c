@@ -123,7 +123,25 @@ TEST(the_note_of_the_commit_is_shown)
 	SUCCEEDS(nvs_engine_set_note(engine, note, sizeof(note) - 1, &error), &error);
 	SUCCEEDS(nvs_engine_close(engine, &error), &error);
 	SAYS(0, "note begins                step 17\\x1b[2J", "show %s", path);
+	/* Its hexadecimal digits, of up to 64 KiB, are for programs. */
+	assert_null(strstr(output, "73746570"));
 	SAYS(0, "\"note\": \"737465702031371b5b324a\"", "list %s --output-format json", path);
+}
+
+TEST(the_beginning_of_a_note_ends_with_a_whole_character)
+{
+	const char *path = temp_directory();
+	struct nvs_engine *engine = open_engine(quoted(path), 0, true);
+	char note[66] = "x", begins[64];
+
+	for (size_t i = 1; i < 65; i += 2)
+		memcpy(note + i, "\xc3\xa4", 2);
+	write_tensors(engine, 1);
+	SUCCEEDS(nvs_engine_set_note(engine, note, strlen(note), &error), &error);
+	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+	snprintf(begins, sizeof(begins), "%.63s", note);
+	SAYS(0, begins, "show %s --output-format json", path);
+	assert_null(strstr(output, "?"));
 }
 
 TEST(a_store_that_is_not_kept_is_temporary)
