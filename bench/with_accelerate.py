@@ -9,7 +9,7 @@ OURS = "nvswap.torch.offload"
 
 
 def accelerate_round(args):
-    return {("accelerate", "read", what): run([python(args), "bench/offload.py", by, args.work],
+    return {("accelerate", "read", what): run([python(args), "bench/programs/offload.py", by, args.work],
                                               env=environment(args))
             for what, by in ((THEIRS, "accelerate"), (OURS, "nvswap"))}
 

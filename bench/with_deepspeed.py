@@ -64,7 +64,7 @@ def handle_round(args):
     results = {}
     for tensors, (count, nbytes) in HANDLE.items():
         for what, ops in ((OWN, "own"), ("nvswap, ops", "nvswap")):
-            report = run([python(args), "bench/aio_handle.py", ops, args.work, count, nbytes,
+            report = run([python(args), "bench/programs/aio_handle.py", ops, args.work, count, nbytes,
                           2 * args.seconds], env=environment(args))
             for way, figures in report.items():
                 results["deepspeed", f"{way}, tensors of {tensors}", what] = figures

@@ -17,7 +17,7 @@ LIMIT = GIB // 2
 def forward(args, what):
     env = environment(args)
     del env["OMP_NUM_THREADS"]
-    command = [python(args), "bench/forward_weights.py", BY[what], f"{args.work}/llama"]
+    command = [python(args), "bench/programs/forward_weights.py", BY[what], f"{args.work}/llama"]
     if what == MEMORY:
         return run(command, env=env) | {"peak_mib": 0}
     return in_cgroup(command, env, LIMIT)
@@ -25,7 +25,7 @@ def forward(args, what):
 
 def forward_round(args):
     if not os.path.exists(f"{args.work}/llama"):
-        run([python(args), "bench/forward_weights.py", "make", f"{args.work}/llama"], env=environment(args))
+        run([python(args), "bench/programs/forward_weights.py", "make", f"{args.work}/llama"], env=environment(args))
     results = {("forward", "read", what): forward(args, what) for what in BY}
     if len({result["sum"] for result in results.values()}) > 1:
         sys.exit("the logits differ")

@@ -20,12 +20,12 @@ SAVED = {SAVED_IN_MEMORY: "saved-memory", "torch's save_on_cpu": "saved-cpu",
 
 def torch_round(args):
     results = save_and_restore(args, "torch", (UNIVERSAL,))
-    saved = run([python(args), "bench/torch_save.py", args.work, 3 * STATE_GROUPS,
+    saved = run([python(args), "bench/programs/torch_save.py", args.work, 3 * STATE_GROUPS,
                  STATE_ELEMENTS // STATE_GROUPS], env=environment(args))
     if not getattr(args, "ops_compiled", False):
         compile_ops(args)
         args.ops_compiled = True
-    loops = {("torch", "loop", what): run([python(args), "bench/torch_loop.py", variant, args.work],
+    loops = {("torch", "loop", what): run([python(args), "bench/programs/torch_loop.py", variant, args.work],
                                           env=environment(args))
              for what, variant in (STATE | SAVED).items()}
     return results | {("torch", "rw", SAVE): {"save_gb_s": saved["gb_s"]}} | loops

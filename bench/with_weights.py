@@ -24,7 +24,7 @@ def load(args, by):
     env = environment(args)
     del env["OMP_NUM_THREADS"]
     limit = sum(entry.stat().st_size for entry in os.scandir(f"{args.work}/model")) // 4
-    return in_cgroup([python(args), "bench/load_weights.py", by, f"{args.work}/model"], env, limit)
+    return in_cgroup([python(args), "bench/programs/load_weights.py", by, f"{args.work}/model"], env, limit)
 
 
 def in_cgroup(command, env, limit):
@@ -43,7 +43,7 @@ def in_cgroup(command, env, limit):
 
 def weights_round(args):
     if not os.path.exists(f"{args.work}/model"):
-        run([python(args), "bench/load_weights.py", "make", f"{args.work}/model"], env=environment(args))
+        run([python(args), "bench/programs/load_weights.py", "make", f"{args.work}/model"], env=environment(args))
     results = {("weights", "read", THEIRS): load(args, "safetensors"),
                FLOOR: all_of_it(raw(args, "read", 2 * GIB)),
                ("weights", "read", OURS): load(args, "nvswap")}
