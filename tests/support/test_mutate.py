@@ -22,7 +22,7 @@ def tree_of(directory, name, build="true", test="true"):
         (tree / folder).mkdir(parents=True)
     (tree / "src/base/one.c").write_text("a < b\n")
     (tree / "tests/base/test_one.c").touch()
-    (tree / "Makefile").write_text(f"build/tests/base/test_one:\n\t@{build}\n")
+    (tree / "Makefile").write_text(f"build/nvswap:\nbuild/tests/base/test_one:\n\t@{build}\n")
     (tree / "tests/run").write_text(f"#!/bin/sh\n{test}\n")
     (tree / "tests/run").chmod(0o755)
     return tree

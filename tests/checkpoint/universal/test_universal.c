@@ -162,7 +162,7 @@ TEST(a_universal_checkpoint_has_the_states_of_the_rule)
 	}
 	DONE(&optim, export_to(&optim, path));
 	assert_int_equal(entries_of(path_in(path, "zero/embed.bias")), 2);
-	assert_int_equal(access(path_in(path, "zero/embed.bias/sum.pt"), R_OK), 0);
+	assert_int_equal(access(path_in(path, "zero/embed.bias/exp_avg_sq.pt"), R_OK), 0);
 	DONE(&other, import_from(&other, path));
 	assert_int_equal(steps_of(&other), 4);
 	for (unsigned k = 0; k < 2; k++) {
