@@ -11,9 +11,9 @@ import os
 import sys
 import time
 
-if len(sys.argv) > 3 and sys.argv[3]:
-    with open(sys.argv[3], "r+", encoding="ascii") as procs:
-        procs.write("0")
+from process import counted, enter_cgroup, leave_page_cache
+
+enter_cgroup(sys.argv[3:])
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch  # noqa: E402 pylint: disable=wrong-import-position
@@ -36,14 +36,6 @@ def make(directory):
     AUTO.from_config(settings, dtype=torch.bfloat16).save_pretrained(directory, max_shard_size="600MB")
 
 
-def leave_page_cache(directory):
-    for parent, _, names in os.walk(directory):
-        for name in names:
-            with open(os.path.join(parent, name), "rb") as file:
-                os.fsync(file.fileno())
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
 def model_of(by, directory, trace):
     if by == "memory":
         return AUTO.from_pretrained(directory).requires_grad_(False)
@@ -57,18 +49,13 @@ def model_of(by, directory, trace):
     return nvswap.torch.from_pretrained(AUTO, directory, config=config)
 
 
-def read_bytes():
-    with open("/proc/self/io", encoding="ascii") as file:
-        return int(dict(line.split(": ") for line in file)["read_bytes"])
-
-
 def measured(directory, by, call):
     """What a call returns, with its seconds and the bytes that it has read."""
     if by != "memory":
         leave_page_cache(directory)
-    before, begun = read_bytes(), time.monotonic()
+    before, begun = counted("read_bytes"), time.monotonic()
     result = call()
-    return result, time.monotonic() - begun, read_bytes() - before
+    return result, time.monotonic() - begun, counted("read_bytes") - before
 
 
 def hidden(trace, path):

@@ -10,9 +10,9 @@ import os
 import sys
 import time
 
-if len(sys.argv) > 3 and sys.argv[3]:
-    with open(sys.argv[3], "r+", encoding="ascii") as procs:
-        procs.write("0")
+from process import counted, enter_cgroup, leave_page_cache
+
+enter_cgroup(sys.argv[3:])
 
 import torch  # noqa: E402 pylint: disable=wrong-import-position
 from safetensors import safe_open  # noqa: E402 pylint: disable=wrong-import-position
@@ -56,13 +56,6 @@ def make(directory):
         json.dump({"metadata": {}, "weight_map": index}, file)
 
 
-def leave_page_cache(directory):
-    for name in os.listdir(directory):
-        with open(os.path.join(directory, name), "rb") as file:
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
 def look_at(tensor):
     """Bytes, and the sum of one of each page."""
     data = tensor.reshape(-1).view(torch.uint8)
@@ -92,11 +85,6 @@ def by_nvswap(directory):
         yield begun
 
 
-def written():
-    with open("/proc/self/io", encoding="ascii") as file:
-        return int(dict(line.split(": ") for line in file)["write_bytes"])
-
-
 def main():
     by, directory = sys.argv[1:3]
     if by == "make":
@@ -104,13 +92,13 @@ def main():
         print("{}")
         return
     leave_page_cache(directory)
-    before, cpu, opened = written(), time.process_time(), time.monotonic()
+    before, cpu, opened = counted("write_bytes"), time.process_time(), time.monotonic()
     *looked, begun = (by_nvswap if by == "nvswap" else by_safetensors)(directory)
     ended = time.monotonic()
     nbytes = sum(each for each, _ in looked)
     print(json.dumps({"gb_s": nbytes / (ended - begun) / 1e9, "all_gb_s": nbytes / (ended - opened) / 1e9,
                       "cpu_ms_gib": (time.process_time() - cpu) * 1e3 / (nbytes / 2**30),
-                      "written_bytes": written() - before, "sum": sum(each for _, each in looked)}))
+                      "written_bytes": counted("write_bytes") - before, "sum": sum(each for _, each in looked)}))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import sys
 import time
 
 import torch
+from process import leave_page_cache
 
 LAYERS, WIDTH, PASSES = 32, 4096, 3
 NBYTES = LAYERS * WIDTH * WIDTH * 4
@@ -25,14 +26,6 @@ def offload(module, by, directory):
         "zero_optimization": {"offload_param": {
             "device": "nvme", "nvme_path": directory, "max_in_cpu": 0, "buffer_count": LAYERS // 8,
             "buffer_size": WIDTH * WIDTH}}})
-
-
-def leave_page_cache(directory):
-    for parent, _, names in os.walk(directory):
-        for name in names:
-            with open(os.path.join(parent, name), "rb") as file:
-                os.fsync(file.fileno())
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def main():
