@@ -136,8 +136,8 @@ int stamp_check(const struct stamp *stamp, int fd, const char *path, struct nvs_
 /* ---- checkpoint.c ---- */
 
 /*
- * The file or the index that the path stands for: of a folder as Hugging Face's tools make it, the one
- * in it, also of torch.save if `of_torch`. -ENOENT, -ENAMETOOLONG.
+ * The file or the index that the path stands for: of a folder as Hugging Face's tools make it, the
+ * one in it, also of torch.save if `of_torch`. -ENOENT, -ENAMETOOLONG.
  */
 int checkpoint_find_path(const char *path, bool of_torch, char found[PATH_MAX],
 			 struct nvs_error *error);

@@ -17,7 +17,8 @@
 #include "base/numbers.h"
 #include "store/internal.h"
 
-/* The least unit of direct I/O: drives and file systems have blocks of it, also those that move 512 bytes. */
+/* The least unit of direct I/O: the block of most drives and file systems, also of those that can
+ * move 512 bytes. */
 #define UNIT_READ 4096u
 
 static int no_memory(struct nvs_error *error)

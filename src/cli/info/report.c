@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The report of nvswap info, as JSON or text. Members have the names of the public structures; unknown
- * numbers are null, which text leaves out.
+ * The report of nvswap info, as JSON or text. Members have the names of the public structures;
+ * unknown numbers are null, which text leaves out.
  */
 #include <math.h>
 #include <stdint.h>
