@@ -11,7 +11,7 @@ import functools
 import json
 import weakref
 import zlib
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar, Union, overload
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union, overload
 
 import torch
 
@@ -24,11 +24,10 @@ from nvswap.torch.local import is_on_host, is_sharded, like_parameter, local, lo
 from nvswap.torch.offload import Offloaded, is_offloaded
 from nvswap.torch.settings import place_of_its_own, settings_of
 from nvswap.torch.state import mapped
-from nvswap.torch.optim.numbered import NumberedOptimizer
+from nvswap.torch.optim.numbered import Loss, NumberedOptimizer
 from nvswap.torch.optim.sums import Sums
 from nvswap.torch.optim.tiles import Arrays, Tile, Tiles, cut
 
-Loss = TypeVar("Loss")
 # Of a state: its type, with the parameter's shape, or type and shape.
 Kind = Union[torch.dtype, Tuple[torch.dtype, Tuple[int, ...]]]
 
@@ -273,12 +272,7 @@ class CustomOptimizer(NumberedOptimizer):
             load_state_dict(). EINVAL: other gradients or a closure for a step that is to be finished; a gradient is
             sparse; update() has changed the names of states.
         """
-        if self._pending and closure is not None:
-            raise invalid("a step has failed and is not finished: call step() without a closure")
-        loss: Optional[Loss] = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = self._loss(closure, bool(self._pending))
         self._begin_step()
         done: List[Tile] = []
         with self.engine.step() as io:

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional, TypeVar
 
 import torch
 
+from nvswap.errors import invalid
 from nvswap.torch.offload import Offloaded
+
+Loss = TypeVar("Loss")
 
 
 class NumberedOptimizer(torch.optim.Optimizer):
@@ -25,3 +28,13 @@ class NumberedOptimizer(torch.optim.Optimizer):
 
     def _tensor_of(self, parameter: torch.nn.Parameter) -> Optional[str]:
         return self._offloaded.name_of(parameter) if self._offloaded else None
+
+    @staticmethod
+    def _loss(closure: Optional[Callable[[], Loss]], finishes: bool) -> Optional[Loss]:
+        """What the closure of a step returns; `finishes`: the step is the rest of one that failed."""
+        if closure is None:
+            return None
+        if finishes:
+            raise invalid("a step has failed and is not finished: call step() without a closure")
+        with torch.enable_grad():
+            return closure()

@@ -11,7 +11,7 @@ import errno
 import functools
 import os
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar, Union, overload
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union, overload
 
 import torch
 
@@ -23,13 +23,12 @@ from nvswap.statistics import StepResult
 from nvswap.torch.gradients import StoredGradient
 from nvswap.torch.local import is_sharded, local, local_gradient
 from nvswap.torch.offload import Offloaded, is_offloaded
-from nvswap.torch.optim.numbered import NumberedOptimizer
+from nvswap.torch.optim.numbered import Loss, NumberedOptimizer
 from nvswap.torch.optim.ranks import Ranks
 from nvswap.torch.settings import settings_of
 from nvswap.torch.state import State, mapped, parts_of
 
 # Of a closure: a number or a tensor.
-Loss = TypeVar("Loss")
 Number = Union[float, torch.Tensor]
 
 # Sets that are not merged: it takes the drive's time and, meanwhile, its space.
@@ -316,15 +315,11 @@ class StoredOptimizer(NumberedOptimizer):
             finished. And those of nvswap.Optimizer.step.
         """
         finishes = any(self._ranks.all("step()", self._follow_memory))
-        if finishes and closure is not None:
-            raise invalid("a step has failed and is not finished: call step() without a closure")
         loss: Optional[Loss] = None
 
         def begin() -> Optional[float]:
             nonlocal loss
-            if closure is not None:
-                with torch.enable_grad():
-                    loss = closure()
+            loss = self._loss(closure, finishes)
             return self._begin_step(finishes)
 
         sums = self._ranks.all("the gradients of step()", begin)
