@@ -8,21 +8,23 @@
 #include <stdint.h>
 #include <time.h>
 
+static inline uint64_t clock_read_ns(clockid_t clock)
+{
+	struct timespec is;
+
+	clock_gettime(clock, &is);
+	return (uint64_t)is.tv_sec * 1000000000u + (uint64_t)is.tv_nsec;
+}
+
 static inline uint64_t clock_ns(void)
 {
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	return clock_read_ns(CLOCK_MONOTONIC);
 }
 
 /* Processor time of the calling thread. */
 static inline uint64_t thread_cpu_ns(void)
 {
-	struct timespec spent;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent);
-	return (uint64_t)spent.tv_sec * 1000000000u + (uint64_t)spent.tv_nsec;
+	return clock_read_ns(CLOCK_THREAD_CPUTIME_ID);
 }
 
 /*

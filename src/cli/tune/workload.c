@@ -4,8 +4,8 @@
  * transfers would be too coarse.
  */
 #include <stdlib.h>
-#include <sys/resource.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/numbers.h"
 #include "cli/tune/tune.h"
@@ -184,14 +184,11 @@ static void read_counters(const struct round *round, struct counters *counters)
 {
 	const struct tune_workload *workload = round->workload;
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
-	struct rusage usage = {0};
 
 	if (workload->hold)
 		workload->hold(workload->arg, true);
 	counters->ns = workload->now_ns(workload->arg);
-	getrusage(RUSAGE_SELF, &usage);
-	counters->cpu_ms = 1e3 * (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-			   1e-3 * (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
+	counters->cpu_ms = 1e-6 * (double)clock_read_ns(CLOCK_PROCESS_CPUTIME_ID);
 	nvs_aio_get_stats(round->aio, &stats);
 	for (int d = NVS_READ; d <= NVS_WRITE; d++) {
 		counters->bytes[d] = stats.io[d].bytes;
