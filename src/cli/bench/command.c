@@ -10,7 +10,7 @@
 #include "base/numbers.h"
 #include "cli/bench/run.h"
 #include "cli/commands.h"
-#include "cli/modes/pool.h"
+#include "cli/modes/modes.h"
 #include "cli/replay/replay.h"
 #include "cli/report/report.h"
 #include "cli/settings.h"

@@ -1,14 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A job's process while it runs: its live figures, and its waits for the other jobs of the stage
- * and for its rate.
+ * A job's process while it runs: its live figures, its waits for the other jobs of the stage and for
+ * its rate, and the measured window: what the process, its aio and its engine did in between.
  */
 #ifndef CLI_JOBS_WATCH_H
 #define CLI_JOBS_WATCH_H
 
+#include <sys/resource.h>
+
 #include "cli/jobs/jobs.h"
-#include "cli/jobs/measure.h"
 #include "cli/progress.h"
+
+/* ---- measure.c ---- */
+
+/* The counters at the beginning of the window. */
+struct baseline {
+	uint64_t started_ns;
+	struct rusage usage;
+	struct nvs_engine_stats stats;
+};
+
+/* No transfer may be in flight. `engine` owns the aio; NULL: the aio has no engine. */
+void measure_begin(struct nvs_aio *aio, struct nvs_engine *engine, struct baseline *from);
+/*
+ * Stores the figures of the window, except data_us and updates_us. Bytes and transfers are those of
+ * tensors, or, without an engine, those of I/Os.
+ */
+void measure_end(struct nvs_aio *aio, struct nvs_engine *engine, const struct baseline *from,
+		 struct bench_result *result);
+/* The largest resident set of the process (VmHWM); 0: unknown. */
+uint64_t peak_memory(void);
+
+/* ---- watch.c ---- */
 
 enum job_phase {
 	JOB_WAITING,
@@ -34,9 +57,7 @@ struct job_live {
 	struct bench_result measured; /* of the whole measurement, valid from JOB_MEASURED on */
 };
 
-/*
- * Called by a job's modes in the job's process. A NULL watch is allowed.
- */
+/* Called by a job's modes in the job's process. A NULL watch is allowed. */
 struct job_watch;
 /*
  * Call once everything is open and filled: waits for the other jobs of the stage. Returns false if

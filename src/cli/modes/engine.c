@@ -2,7 +2,7 @@
 /*
  * Tensors are registered in the model's order, so that neighbours are adjacent in the store.
  */
-#include "cli/modes/engine.h"
+#include "cli/modes/modes.h"
 
 #include <errno.h>
 #include <stdlib.h>

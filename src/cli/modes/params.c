@@ -9,9 +9,7 @@
 
 #include "base/clock.h"
 #include "cli/jobs/watch.h"
-#include "cli/modes/engine.h"
 #include "cli/modes/modes.h"
-#include "cli/modes/phases.h"
 #include "cli/settings.h"
 #include "cli/stop.h"
 

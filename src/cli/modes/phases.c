@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cli/modes/phases.h"
+#include "cli/modes/modes.h"
 
 #include <errno.h>
 
 #include "base/clock.h"
 #include "base/numbers.h"
-#include "cli/jobs/measure.h"
 #include "cli/jobs/watch.h"
 #include "cli/progress.h"
 #include "cli/stop.h"

@@ -3,7 +3,7 @@
  * With a pool that holds the whole model, rw=params would read nothing, so its default is half of
  * the model if that suffices to read one layer while another is in use.
  */
-#include "cli/modes/pool.h"
+#include "cli/modes/modes.h"
 
 #include <errno.h>
 #include <inttypes.h>

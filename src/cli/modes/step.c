@@ -16,9 +16,7 @@
 #include "base/memory/huge_map.h"
 #include "base/memory/room.h"
 #include "base/numbers.h"
-#include "cli/modes/engine.h"
 #include "cli/modes/modes.h"
-#include "cli/modes/phases.h"
 #include "cli/settings.h"
 
 #define LEAST_EXPONENT (-10) /* elements span four powers of two below 2^-6, as weights do */

@@ -11,9 +11,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "cli/jobs/watch.h"
-#include "cli/modes/engine.h"
 #include "cli/modes/modes.h"
-#include "cli/modes/phases.h"
 #include "cli/progress.h"
 #include "cli/stop.h"
 

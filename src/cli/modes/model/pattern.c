@@ -3,7 +3,7 @@
  * Eight xorshift generators side by side, which compilers vectorize, reseeded for each block so
  * that any block can be generated alone. Fast and incompressible; not cryptographic.
  */
-#include "cli/modes/model/pattern.h"
+#include "cli/modes/model/model.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -21,7 +21,6 @@
 
 #include "base/error.h"
 #include "base/numbers.h"
-#include "cli/tune/search/statistics.h"
 
 /* A round is a small part of the budget, within the limits of a sensible measurement. */
 #define ROUNDS_IN_BUDGET 600u
