@@ -4,7 +4,6 @@
  * the engine, which reads the tensors where they lie.
  */
 #include <errno.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <unistd.h>
 

@@ -17,7 +17,6 @@
 
 #include <linux/magic.h>
 
-#include "base/text.h"
 #include "progress.h"
 
 #define DIRECTORY    (O_PATH | O_DIRECTORY | O_CLOEXEC)

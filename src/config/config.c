@@ -9,7 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/error.h"
 #include "base/files.h"
 #include "base/threads/cancel.h"
 #include "config/paths.h"

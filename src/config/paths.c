@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/text.h"
 
 /* Length without trailing slashes, except for "/" itself. */

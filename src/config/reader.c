@@ -14,7 +14,6 @@
 #include <string.h>
 #include <strings.h>
 
-#include "base/error.h"
 #include "base/numbers.h"
 #include "config/paths.h"
 

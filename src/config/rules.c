@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks between settings, whichever file set them, and computes settings that depend on others. */
 #include <errno.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
-#include "base/error.h"
 #include "base/numbers.h"
 #include "base/text.h"
 #include "config/reader.h"

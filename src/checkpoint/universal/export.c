@@ -4,15 +4,12 @@
  * them; then the first one, which knows all checksums, completes them and gives them their names.
  */
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "base/threads/cancel.h"
-#include "checkpoint/state/state_move.h"
 #include "checkpoint/torch/torch.h"
 #include "checkpoint/universal/universal.h"
 

@@ -2,8 +2,6 @@
 /* Reads the state of parameters from a universal checkpoint, which DeepSpeed may have written. */
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -12,7 +10,6 @@
 #include "base/error.h"
 #include "base/memory/huge_map.h"
 #include "base/threads/cancel.h"
-#include "checkpoint/state/state_move.h"
 #include "checkpoint/torch/torch.h"
 #include "checkpoint/universal/universal.h"
 

@@ -10,7 +10,6 @@
 #include <sys/stat.h>
 
 #include "base/error.h"
-#include "base/json/write.h"
 #include "cli/bench/run.h"
 #include "cli/replay/accesses.h"
 #include "cli/settings.h"

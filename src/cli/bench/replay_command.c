@@ -8,7 +8,6 @@
 #include "base/numbers.h"
 #include "cli/bench/run.h"
 #include "cli/commands.h"
-#include "cli/jobs/bench.h"
 
 static const char *const pace_names[] = {[PACE_RECORDED] = "recorded", [PACE_MAX] = "max", NULL};
 

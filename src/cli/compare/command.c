@@ -5,14 +5,11 @@
  * in per cent.
  */
 #include <math.h>
-#include <stddef.h>
 
 #include "base/error.h"
-#include "base/json/write.h"
 #include "base/numbers.h"
 #include "cli/commands.h"
 #include "cli/compare/compare.h"
-#include "cli/options/options.h"
 
 #define LABEL		    15
 #define NUMBER		    32

@@ -13,7 +13,6 @@
 #include "base/error.h"
 #include "base/memory/array.h"
 #include "base/statistics/student.h"
-#include "base/text.h"
 #include "cli/commands.h"
 #include "cli/compare/compare.h"
 #include "cli/results.h"

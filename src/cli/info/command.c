@@ -3,12 +3,10 @@
  * nvswap info: reports what this machine and the paths can do, and advises what to change. It
  * changes nothing itself.
  */
-#include <stddef.h>
 #include <string.h>
 
 #include "cli/commands.h"
 #include "cli/info/info.h"
-#include "cli/options/options.h"
 
 struct values {
 	struct option_list paths;

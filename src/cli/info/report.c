@@ -4,7 +4,6 @@
  * unknown numbers are null, which text leaves out.
  */
 #include <math.h>
-#include <stdint.h>
 
 #include "cli/info/info.h"
 

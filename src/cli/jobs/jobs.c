@@ -6,7 +6,6 @@
 #include "cli/jobs/jobs.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -7,12 +7,10 @@
  * other around a ring. The ring holds twice what the queues do, so that waiting for the oldest
  * batch starves no queue.
  */
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -23,10 +21,7 @@
 #include "base/memory/huge_map.h"
 #include "base/memory/room.h"
 #include "base/numbers.h"
-#include "cli/jobs/watch.h"
-#include "cli/modes/model/model.h"
 #include "cli/modes/modes.h"
-#include "cli/progress.h"
 #include "cli/settings.h"
 #include "cli/stop.h"
 

@@ -10,7 +10,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/numbers.h"
-#include "cli/progress.h"
 #include "cli/stop.h"
 
 #define POOL_BATCHES	4u

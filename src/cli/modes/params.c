@@ -8,7 +8,6 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "cli/jobs/watch.h"
 #include "cli/modes/modes.h"
 #include "cli/settings.h"
 #include "cli/stop.h"

@@ -5,8 +5,6 @@
 
 #include "base/clock.h"
 #include "base/numbers.h"
-#include "cli/jobs/watch.h"
-#include "cli/progress.h"
 #include "cli/stop.h"
 
 int load_run(const struct load *load)

@@ -4,10 +4,8 @@
  * end to end, are cut into groups, with generated weights and gradients in memory beside the pool. The
  * gradients are generated once and lent to every step.
  */
-#include <assert.h>
 #include <errno.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>

@@ -10,9 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "cli/jobs/watch.h"
 #include "cli/modes/modes.h"
-#include "cli/progress.h"
 #include "cli/stop.h"
 
 struct batch {

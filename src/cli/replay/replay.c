@@ -12,10 +12,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "cli/jobs/watch.h"
 #include "cli/modes/modes.h"
-#include "cli/modes/model/model.h"
-#include "cli/progress.h"
 #include "cli/replay/accesses.h"
 #include "cli/stop.h"
 

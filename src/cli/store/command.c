@@ -2,7 +2,6 @@
 /*
  * `nvswap store`: its options and actions, from the command line to the exit status.
  */
-#include <stddef.h>
 #include <string.h>
 
 #include "base/nearest.h"

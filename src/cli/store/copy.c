@@ -14,7 +14,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/numbers.h"
-#include "base/text.h"
 #include "cli/store/store.h"
 
 #define PARTS 3u /* of a group, at most: fp32 and the states of the rule */

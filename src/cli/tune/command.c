@@ -13,11 +13,8 @@
 #include "base/memory/room.h"
 #include "base/numbers.h"
 #include "cli/commands.h"
-#include "cli/modes/model/model.h"
 #include "cli/modes/modes.h"
-#include "cli/progress.h"
 #include "cli/stop.h"
-#include "cli/tune/search/search.h"
 #include "cli/tune/tune.h"
 
 #define MIB		 (1u << 20)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The options of `nvswap tune`, and checks of their combinations. */
 #include <errno.h>
-#include <stddef.h>
 
 #include "base/numbers.h"
 #include "cli/commands.h"
