@@ -2,7 +2,6 @@
 /*
  * Opens and closes an optimizer: its engine on the offload_optimizer block, and its threads.
  */
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -11,10 +10,8 @@
 #include "base/error.h"
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"
-#include "config/config.h"
 #include "optim/internal.h"
-#include "optim/state/stored_groups.h"
-#include "swap/swap.h"
+#include "optim/state/groups.h"
 
 /* ---- The engine ---- */
 
@@ -25,7 +22,6 @@ static int too_small(const struct nvs_optimizer *optimizer, uint64_t tile_numel,
 	uint64_t need = (optimizer->ncached + 2) * state_nbytes(optimizer, tile_numel);
 	uint64_t step = config->offload[NVS_OFFLOAD_OPTIMIZER].buffer_count * sizeof(float);
 
-	assert(step && tile_numel);
 	return error_about(error, code, "buffer_count", 0, 0,
 			   "a pool of offload_optimizer.buffer_count %u x "
 			   "zero_optimization.sub_group_size %" PRIu64
@@ -42,7 +38,6 @@ static int open_engine(struct nvs_optimizer *optimizer, const struct nvs_config 
 	struct nvs_config config = *given;
 	int rc;
 
-	assert(!optimizer->engine && optimizer->flat);
 	if (!layout_tile_numel(optimizer) &&
 	    config.offload[NVS_OFFLOAD_OPTIMIZER].device != NVS_DEVICE_NONE)
 		return too_small(optimizer, TILE_UNIT, -EINVAL, error);
@@ -62,7 +57,6 @@ static int open_engine(struct nvs_optimizer *optimizer, const struct nvs_config 
 		config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 1;
 		config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = most / sizeof(float);
 		config.optimizer_max_in_cpu = 0;
-		assert(nvs_config_pool_bytes(&config, NVS_OFFLOAD_OPTIMIZER) <= most);
 	}
 	if (optimizer->aio)
 		rc = nvs_engine_open_on(&optimizer->engine, optimizer->aio, &config,
@@ -72,7 +66,6 @@ static int open_engine(struct nvs_optimizer *optimizer, const struct nvs_config 
 				      ops_arg, error);
 	if (!rc)
 		engine_set_owned(optimizer->engine);
-	assert(!rc == !!optimizer->engine);
 	return rc;
 }
 
@@ -85,7 +78,6 @@ static uint64_t offloaded_numel(const struct nvs_optimizer *optimizer)
 	for (size_t i = 0; i < optimizer->ngroups; i++)
 		if (optimizer->groups[i].at < optimizer->noffloaded * optimizer->tile_numel)
 			numel += optimizer->groups[i].numel;
-	assert(numel <= optimizer->noffloaded * optimizer->tile_numel);
 	return numel;
 }
 
@@ -105,11 +97,8 @@ static int check_fits(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	uint64_t tile = tile_extent(optimizer, 0), room;
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
-	assert(optimizer->ncached <= optimizer->noffloaded);
-	assert(optimizer->ntiles);
 	for (size_t i = 1; i < optimizer->ntiles; i++)
 		tile = max_u64(tile, tile_extent(optimizer, i));
-	assert(tile);
 	nvs_engine_get_stats(optimizer->engine, &stats);
 	room = stats.pool.bytes / tile;
 	/* A cache for all elements holds all tiles, padding included. */
@@ -121,68 +110,43 @@ static int check_fits(struct nvs_optimizer *optimizer, struct nvs_error *error)
 		optimizer->ncached = min_u64(optimizer->ncached, room - 2);
 	if (room < optimizer->ncached + 2)
 		return too_small(optimizer, optimizer->tile_numel, code, error);
-	assert(room >= optimizer->ncached + 2);
 	/* The walks through all parts find room beside each other. */
 	room -= optimizer->ncached;
 	optimizer->tiles_ahead = room > 3 ? min_u64(room - 3, TILES_AHEAD) : 0;
 	return 0;
 }
 
-/* The memory of a thread for packed state and for the caller's functions, if there are any. */
-static int alloc_scratch(struct nvs_optimizer *optimizer, unsigned thread)
-{
-	assert(thread < threads_count(optimizer->threads));
-	assert(!optimizer->scratch[thread] && !optimizer->lowered[thread]);
-	if (optimizer->floats) {
-		optimizer->floats[thread] = calloc((size_t)optimizer->nparts * SLICE,
-						   sizeof(float));
-		if (!optimizer->floats[thread])
-			return -ENOMEM;
-	}
-	if (optimizer->update) {
-		optimizer->scratch[thread] = calloc(SLICE, sizeof(float));
-		if (!optimizer->scratch[thread])
-			return -ENOMEM;
-	}
-	if (optimizer->weights_final || optimizer->take_weights) {
-		optimizer->lowered[thread] = calloc(SLICE, sizeof(**optimizer->lowered));
-		if (!optimizer->lowered[thread])
-			return -ENOMEM;
-	}
-	return 0;
-}
-
 static int open_threads(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
+	bool packs = optimizer->state != NVS_STATE_FP32;
+	bool lowers = optimizer->weights_final || optimizer->take_weights;
+	size_t slices;
 	int rc = threads_open(&optimizer->threads, optimizer->config.optimizer_threads,
 			      engine_topo(optimizer->engine), engine_node(optimizer->engine),
 			      error);
-	unsigned n;
 
 	if (!rc)
 		rc = threads_open(&optimizer->landing, 1, NULL, -1, error);
 	if (rc)
 		return rc;
-	n = threads_count(optimizer->threads);
+	slices = (size_t)threads_count(optimizer->threads) * SLICE;
 	optimizer->zeros = calloc(SLICE, sizeof(float));
 	optimizer->sums = calloc(SUM_BLOCKS, sizeof(*optimizer->sums));
-	if (optimizer->state != NVS_STATE_FP32)
-		optimizer->floats = calloc(n, sizeof(*optimizer->floats));
-	optimizer->scratch = calloc(n, sizeof(*optimizer->scratch));
-	optimizer->lowered = calloc(n, sizeof(*optimizer->lowered));
-	if (optimizer->state != NVS_STATE_FP32 && !optimizer->floats)
-		rc = -ENOMEM;
-	for (unsigned i = 0; i < n && optimizer->scratch && optimizer->lowered && !rc; i++)
-		rc = alloc_scratch(optimizer, i);
-	if (rc || !optimizer->zeros || !optimizer->sums || !optimizer->scratch ||
-	    !optimizer->lowered)
-		return error_set(error, -ENOMEM, "out of memory for %u compute threads", n);
+	if (packs)
+		optimizer->floats = calloc(slices * optimizer->nparts, sizeof(float));
+	if (optimizer->update)
+		optimizer->scratch = calloc(slices, sizeof(float));
+	if (lowers)
+		optimizer->lowered = calloc(slices, sizeof(*optimizer->lowered));
+	if (!optimizer->zeros || !optimizer->sums || (packs && !optimizer->floats) ||
+	    (optimizer->update && !optimizer->scratch) || (lowers && !optimizer->lowered))
+		return error_set(error, -ENOMEM, "out of memory for %u compute threads",
+				 threads_count(optimizer->threads));
 	return 0;
 }
 
 static int free_all(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	unsigned n = optimizer->threads ? threads_count(optimizer->threads) : 0;
 	int rc;
 
 	/* The state was committed already; don't commit a part of a later step. */
@@ -194,12 +158,6 @@ static int free_all(struct nvs_optimizer *optimizer, struct nvs_error *error)
 		return rc;
 	threads_close(optimizer->threads);
 	threads_close(optimizer->landing);
-	for (unsigned i = 0; i < n && optimizer->scratch; i++)
-		free(optimizer->scratch[i]);
-	for (unsigned i = 0; i < n && optimizer->floats; i++)
-		free(optimizer->floats[i]);
-	for (unsigned i = 0; i < n && optimizer->lowered; i++)
-		free(optimizer->lowered[i]);
 	free(optimizer->floats);
 	free(optimizer->scratch);
 	free(optimizer->lowered);
@@ -245,7 +203,6 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 	pthread_mutexattr_t attributes;
 	int rc;
 
-	assert(!*out);
 	optimizer = calloc(1, sizeof(*optimizer));
 	if (!optimizer)
 		return error_set(error, -ENOMEM, "out of memory while opening the optimizer");

@@ -20,7 +20,7 @@
 #include "base/error.h"
 #include "cli/results.h"
 
-#define NS_PER_DAY (86400 * 1e9)
+#define NS_PER_DAY	(86400 * 1e9)
 #define DATA_UNIT_BYTES 512000 /* of the log's counts of data units */
 
 _Static_assert(sizeof(struct nvme_smart_log) == SMART_PAGE_BYTES, "the log is one page");

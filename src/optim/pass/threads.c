@@ -153,7 +153,6 @@ int threads_open(struct threads **out, unsigned count, const struct topo *topo, 
 		threads_close(threads);
 		return rc;
 	}
-	assert(threads->count == count);
 	threads_run(threads, name_and_bind, &set);
 	*out = threads;
 	return 0;
@@ -178,7 +177,6 @@ void threads_close(struct threads *threads)
 
 unsigned threads_count(const struct threads *threads)
 {
-	assert(threads->count);
 	return threads->count;
 }
 
@@ -202,7 +200,6 @@ void threads_start(struct threads *threads, threads_fn *fn, void *arg)
 void threads_join(struct threads *threads)
 {
 	pthread_mutex_lock(&threads->lock);
-	assert(threads->task);
 	while (threads->running)
 		pthread_cond_wait(&threads->done, &threads->lock);
 	pthread_mutex_unlock(&threads->lock);

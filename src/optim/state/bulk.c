@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All state out or in, in one pass: each tile is read or written once, all three parts together,
- * while the threads call the caller's function with the runs of the tiles before it.
+ * All state out or in, in one pass: each tile is read or written once, all parts together, while the
+ * threads call the caller's function with the runs of the tiles before it. Or by whole tiles, for a
+ * caller that transfers them itself: its transfers of several tiles are in flight while others are read
+ * from the store or written to it.
  */
-#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -18,15 +19,19 @@ struct bulk {
 	int rc; /* the first error of the caller's function; atomic */
 };
 
-bool every_tile(const struct nvs_optimizer *optimizer, size_t tile)
+static bool every_tile(const struct nvs_optimizer *optimizer, size_t tile)
 {
 	(void)optimizer;
 	(void)tile;
 	return true;
 }
 
-int move_slice(struct nvs_optimizer *optimizer, size_t tile, uint64_t from, uint64_t n,
-	       unsigned thread, bool import, move_run_fn *move, void *arg)
+/* Moves a run of state out or in; an error ends the pass. */
+typedef int move_run_fn(void *arg, const struct nvs_state_run *run, unsigned thread);
+
+/* Moves elements [from, from + n) of a tile, as float32, run after run. */
+static int move_slice(struct nvs_optimizer *optimizer, size_t tile, uint64_t from, uint64_t n,
+		      unsigned thread, bool import, move_run_fn *move, void *arg)
 {
 	uint64_t at = tile * optimizer->tile_numel + from, end = at + n;
 	struct segment segment;
@@ -72,8 +77,9 @@ static int bulk_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, u
 	return move_slice(optimizer, tile, from, n, thread, bulk->import, call_function, arg);
 }
 
-int bulk_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void *arg,
-	     struct nvs_error *error)
+/* Runs a pass over every tile, unless a step is unfinished or the store is only read. */
+static int bulk_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void *arg,
+		    struct nvs_error *error)
 {
 	int rc;
 
@@ -93,7 +99,6 @@ static int run_bulk(struct nvs_optimizer *optimizer, const struct pass_kind *kin
 {
 	int rc = bulk->fn ? 0 : error_set(error, -EINVAL, "the function is NULL");
 
-	assert(bulk->import == kind->writes);
 	if (!rc)
 		rc = bulk_run(optimizer, kind, bulk, error);
 	if (bulk->rc)
@@ -122,4 +127,104 @@ int nvs_optimizer_import(struct nvs_optimizer *optimizer, nvs_state_fn *fn, void
 	struct bulk bulk = {.fn = fn, .arg = arg, .import = true};
 
 	return run_bulk(optimizer, &kind, &bulk, error);
+}
+
+/* ---- By whole tiles ---- */
+
+static int begin_tile(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
+		      uint64_t n, unsigned flight)
+{
+	uint64_t at = tile * optimizer->tile_numel + from, end = at + n;
+	const struct tile_mover *mover = arg;
+	struct segment segment;
+
+	assert(!from && n == optimizer->tile_numel);
+	if (is_fresh(&optimizer->tiles[tile]))
+		init_slice(optimizer, tile, from, n);
+	while (next_segment(optimizer, &at, end, &segment)) {
+		const struct state_run packed = state_packed(optimizer, tile, &segment);
+		const struct nvs_state_run run = state_open(optimizer, &packed, &segment, 0, false);
+
+		assert(!is_packed(&packed));
+		mover->begin(mover->arg, &run, flight);
+	}
+	return 0;
+}
+
+static int complete_tile(struct nvs_optimizer *optimizer, void *arg, size_t tile, unsigned flight)
+{
+	const struct tile_mover *mover = arg;
+	int rc = mover->complete(mover->arg, flight);
+
+	assert(tile < optimizer->ntiles && rc <= 0);
+	return rc;
+}
+
+static int complete_import(struct nvs_optimizer *optimizer, void *arg, size_t tile, unsigned flight)
+{
+	uint64_t at = tile * optimizer->tile_numel, end = at + optimizer->tile_numel;
+	int rc = complete_tile(optimizer, arg, tile, flight);
+	struct segment segment;
+
+	while (!rc && next_segment(optimizer, &at, end, &segment))
+		give_weights(optimizer, &segment, state_packed(optimizer, tile, &segment).master);
+	return rc;
+}
+
+/* Where the state is not float32: through the float32 memory of the thread, whose number is that of its
+ * flight. */
+static int transfer_run(void *arg, const struct nvs_state_run *run, unsigned thread)
+{
+	const struct tile_mover *mover = arg;
+	int rc;
+
+	mover->begin(mover->arg, run, thread);
+	rc = mover->complete(mover->arg, thread);
+	assert(rc <= 0);
+	return rc;
+}
+
+static int export_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
+			uint64_t n, unsigned thread)
+{
+	return move_slice(optimizer, tile, from, n, thread, false, transfer_run, arg);
+}
+
+static int import_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
+			uint64_t n, unsigned thread)
+{
+	return move_slice(optimizer, tile, from, n, thread, true, transfer_run, arg);
+}
+
+unsigned optimizer_flights(const struct nvs_optimizer *optimizer)
+{
+	return pass_flights(optimizer);
+}
+
+int optimizer_export_tiles(struct nvs_optimizer *optimizer, const struct tile_mover *mover,
+			   struct nvs_error *error)
+{
+	static const struct pass_kind kind = {
+		.wants = every_tile, .slice = begin_tile, .complete = complete_tile};
+	static const struct pass_kind by_slices = {.wants = every_tile, .slice = export_slice};
+	struct tile_mover own = *mover;
+
+	return bulk_run(optimizer, optimizer->state != NVS_STATE_FP32 ? &by_slices : &kind, &own,
+			error);
+}
+
+int optimizer_import_tiles(struct nvs_optimizer *optimizer, const struct tile_mover *mover,
+			   struct nvs_error *error)
+{
+	static const struct pass_kind kind = {.writes = true,
+					      .overwrites = true,
+					      .wants = every_tile,
+					      .slice = begin_tile,
+					      .complete = complete_import};
+	static const struct pass_kind by_slices = {
+		.writes = true, .overwrites = true, .wants = every_tile, .slice = import_slice};
+	struct tile_mover own = *mover;
+
+	return bulk_run(optimizer, optimizer->state != NVS_STATE_FP32 ? &by_slices : &kind, &own,
+			error);
 }

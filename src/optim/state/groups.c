@@ -35,10 +35,8 @@ uint64_t groups_nbytes(const struct group_table *table)
 {
 	uint64_t nbytes = GROUPS_BYTES;
 
-	for (size_t i = 0; i < table->n; i++) {
-		assert(table->specs[i].name);
+	for (size_t i = 0; i < table->n; i++)
 		nbytes += AT_NAME + strlen(table->specs[i].name);
-	}
 	return nbytes;
 }
 
@@ -86,7 +84,6 @@ static int decode_group(const uint8_t **at, const uint8_t *end, struct nvs_group
 		return error_set(error, -EUCLEAN,
 				 "a group has %" PRIu64 " elements: allowed are 1 to 2^56",
 				 spec->numel);
-	assert(AT_NAME + length <= left && length <= NVS_NAME_MAX);
 	memcpy(*name, *at + AT_NAME, length);
 	(*name)[length] = 0;
 	*name += length + 1;

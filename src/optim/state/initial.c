@@ -2,7 +2,6 @@
 /*
  * State is created from the caller's weights, and copied back to them.
  */
-#include <assert.h>
 
 #include "base/error.h"
 #include "base/threads/cancel.h"

@@ -3,7 +3,6 @@
  * A kept optimizer: the header, which has the step, the loss scale, the layout and the progress of
  * an unfinished step, and the commit of header and state, which the engine makes atomic.
  */
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,7 +14,7 @@
 #include "base/little_endian.h"
 #include "base/threads/cancel.h"
 #include "optim/internal.h"
-#include "optim/state/stored_groups.h"
+#include "optim/state/groups.h"
 
 _Static_assert(HEADER_UNIT == TILE_UNIT, "a stored tile is as aligned as a new one");
 
@@ -85,22 +84,12 @@ static int sum_layout(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 #define NAME "optimizer"
 
-static int register_header(struct nvs_optimizer *optimizer, uint64_t numel, struct nvs_error *error)
-{
-	const struct nvs_tensor_spec spec = {
-		.size = sizeof(spec), .name = NAME, .dtype = NVS_U8, .numel = numel};
-
-	assert(!optimizer->header_tensor);
-	return batch_register(optimizer->engine, &spec, 1, &optimizer->header_tensor, error);
-}
-
 static int read_header(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	void *data = optimizer->header;
 	struct nvs_error why = {.size = sizeof(why)};
 	int rc = batch_swap_in_to(optimizer->engine, &optimizer->header_tensor, &data, 1, error);
 
-	assert(data);
 	if (!rc)
 		rc = batch_wait(optimizer->engine, &optimizer->header_tensor, 1, 0, -1, error);
 	if (rc)
@@ -151,7 +140,6 @@ int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nv
 	uint64_t nbytes;
 	int rc;
 
-	assert(!optimizer->header && !optimizer->tiles);
 	*tile_numel = 0;
 	if (!optimizer->keep)
 		return 0;
@@ -160,7 +148,7 @@ int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nv
 			       ? error_set(error, -ENODATA,
 					   "the kept store holds no state of an optimizer to read")
 			       : 0;
-	rc = register_header(optimizer, nbytes, error);
+	rc = register_bytes(optimizer->engine, NAME, nbytes, &optimizer->header_tensor, error);
 	if (rc)
 		return rc;
 	optimizer->header = calloc(1, nbytes < HEADER_BYTES ? HEADER_BYTES : nbytes);
@@ -177,7 +165,6 @@ int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nv
 
 		/* The layout bounds both lengths; refuse a header that no run wrote before tiles
 		 * are allocated. */
-		assert(optimizer->stored.tile_numel % TILE_UNIT == 0);
 		if (optimizer->stored.tile_numel > most)
 			rc = error_set(
 				error, -ESTALE,
@@ -272,7 +259,8 @@ int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	if (rc)
 		return rc;
 	if (!optimizer->header) {
-		rc = register_header(optimizer, size, error);
+		rc = register_bytes(optimizer->engine, NAME, size, &optimizer->header_tensor,
+				    error);
 		if (rc)
 			return rc;
 		optimizer->header = calloc(1, size);
@@ -399,13 +387,49 @@ static bool any_fresh(const struct nvs_optimizer *optimizer)
 	return false;
 }
 
+/* A commit writes unpinned tensors, so held tiles are unpinned for it; they stay in the pool. */
+static int suspend_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < optimizer->noffloaded && !rc; i++) {
+		struct tile *tile = &optimizer->tiles[i];
+		bool changed = tile->place == TILE_HELD_CHANGED;
+
+		if (!is_held(tile))
+			continue;
+		rc = batch_release(optimizer->engine, tile->parts, optimizer->nparts, tile->pin,
+				   changed ? NVS_DIRTY : NVS_CLEAN, error);
+		if (!rc)
+			tile_set_place(optimizer, tile,
+				       changed ? TILE_SUSPENDED_CHANGED : TILE_SUSPENDED);
+	}
+	return rc;
+}
+
+/* Pins them again; `written`: the commit succeeded. A tile that can't be pinned is fetched like any other
+ * when its turn comes. */
+static void resume_tiles(struct nvs_optimizer *optimizer, bool written)
+{
+	for (size_t i = 0; i < optimizer->noffloaded; i++) {
+		struct tile *tile = &optimizer->tiles[i];
+		bool changed = tile->place == TILE_SUSPENDED_CHANGED && !written;
+		enum tile_place place = changed ? TILE_HELD_CHANGED : TILE_HELD;
+
+		if (tile->place != TILE_SUSPENDED && tile->place != TILE_SUSPENDED_CHANGED)
+			continue;
+		if (engine_pin(optimizer->engine, tile->parts, optimizer->nparts, &tile->pin, NULL))
+			place = TILE_LOOSE;
+		tile_set_place(optimizer, tile, place);
+	}
+}
+
 int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	int rc = 0;
 
 	if (!optimizer->keep || optimizer->read_only)
 		return 0;
-	assert(optimizer->header && optimizer->header_tensor);
 	/* Waits for writes from host memory that an earlier commit started before the drive
 	 * hung. */
 	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc; i++)
@@ -419,12 +443,12 @@ int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
 		rc = init_tiles(optimizer, error);
 	assert(rc || !any_fresh(optimizer));
 	if (!rc)
-		rc = tiles_suspend(optimizer, error);
+		rc = suspend_tiles(optimizer, error);
 	if (!rc)
 		rc = write_outside(optimizer, error);
 	if (!rc)
 		rc = engine_commit(optimizer->engine, error);
-	tiles_resume(optimizer, !rc);
+	resume_tiles(optimizer, !rc);
 	return rc;
 }
 
@@ -433,7 +457,6 @@ int keep_commit_format(struct nvs_optimizer *optimizer, enum nvs_optimizer_state
 {
 	int rc;
 
-	assert(optimizer->keep && optimizer->stored.ntiles);
 	optimizer->stored.state = state;
 	header_encode(&optimizer->stored, optimizer->header);
 	rc = write_from(optimizer, optimizer->header_tensor, optimizer->header,

@@ -10,7 +10,6 @@
  * the end of a group has the beginning of the next; a step with gradients of one leaves the
  * other's elements as they are.
  */
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -18,10 +17,8 @@
 #include <sys/mman.h>
 
 #include "base/error.h"
-#include "base/numbers.h"
 #include "base/text.h"
 #include "base/threads/cancel.h"
-#include "config/config.h"
 #include "optim/internal.h"
 #include "optim/step/numbers.h"
 
@@ -137,7 +134,6 @@ int layout_groups(struct nvs_optimizer *optimizer, const struct nvs_group_spec *
 {
 	int rc = 0;
 
-	assert(!optimizer->groups && !optimizer->flat);
 	if (!n)
 		return error_set(error, -EINVAL, "there are no groups to optimize");
 	optimizer->groups = calloc(n, sizeof(*optimizer->groups));
@@ -172,7 +168,6 @@ static int move_weights(struct nvs_optimizer *optimizer, void *const *weights,
 	char **before;
 	int rc = 0;
 
-	assert(n);
 	before = calloc(n, sizeof(*before));
 	if (!before)
 		return error_set(error, -ENOMEM, "out of memory for %zu groups", n);
@@ -229,7 +224,6 @@ uint64_t layout_tile_numel_max(const struct nvs_optimizer *optimizer)
 {
 	uint64_t numel = optimizer->flat / TILES_WANTED;
 
-	assert(optimizer->flat);
 	return numel > TILE_NUMEL ? numel : TILE_NUMEL;
 }
 
@@ -330,7 +324,6 @@ int layout_tiles(struct nvs_optimizer *optimizer, uint64_t tile_numel, struct nv
 	char text[32];
 
 	/* Maps memory whose pages are touched only when the tiles are created. */
-	assert(optimizer->noffloaded <= optimizer->ntiles);
 	if (!optimizer->host_bytes)
 		return 0;
 	host = mmap(NULL, optimizer->host_bytes, PROT_READ | PROT_WRITE,

@@ -6,7 +6,6 @@
  * A tile's place (enum tile_place) lasts from call to call, its progress until the step is
  * finished, its task as long as a pass.
  */
-#include <assert.h>
 #include <math.h>
 
 #include "optim/internal.h"

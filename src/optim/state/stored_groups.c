@@ -3,25 +3,22 @@
  * The table of groups in a kept store. The groups decide the size of the optimizer's pool, so they
  * are read by another engine, which has a small pool and changes nothing.
  */
-#include "optim/state/stored_groups.h"
+#include "optim/state/groups.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "config/config.h"
 #include "optim/internal.h"
 
 #define POOL_NUMEL (256u * 1024)
 
-static int register_table(struct nvs_engine *engine, uint64_t nbytes, struct nvs_tensor **tensor,
-			  struct nvs_error *error)
+int register_bytes(struct nvs_engine *engine, const char *name, uint64_t nbytes,
+		   struct nvs_tensor **tensor, struct nvs_error *error)
 {
 	const struct nvs_tensor_spec spec = {
-		.size = sizeof(spec), .name = GROUPS_TENSOR, .dtype = NVS_U8, .numel = nbytes};
+		.size = sizeof(spec), .name = name, .dtype = NVS_U8, .numel = nbytes};
 
-	assert(!*tensor && nbytes);
 	return batch_register(engine, &spec, 1, tensor, error);
 }
 
@@ -33,9 +30,8 @@ static int read_table(struct nvs_engine *engine, uint64_t nbytes, uint8_t **byte
 {
 	struct nvs_tensor *tensor = NULL;
 	void *data;
-	int rc = register_table(engine, nbytes, &tensor, error);
+	int rc = register_bytes(engine, GROUPS_TENSOR, nbytes, &tensor, error);
 
-	assert(!*bytes);
 	if (rc)
 		return rc;
 	data = malloc(nbytes);
@@ -124,7 +120,6 @@ int stored_groups_make(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	uint64_t stored;
 	int rc;
 
-	assert(optimizer->keep && !optimizer->table);
 	if (optimizer->read_only || engine_has_stored(optimizer->engine, GROUPS_TENSOR, &stored))
 		return 0;
 	specs = calloc(optimizer->ngroups, sizeof(*specs));
@@ -132,6 +127,6 @@ int stored_groups_make(struct nvs_optimizer *optimizer, struct nvs_error *error)
 		   : error_set(error, -ENOMEM, "out of memory for the table of groups");
 	free(specs);
 	return rc ? rc
-		  : register_table(optimizer->engine, optimizer->table_bytes,
+		  : register_bytes(optimizer->engine, GROUPS_TENSOR, optimizer->table_bytes,
 				   &optimizer->table_tensor, error);
 }

@@ -7,7 +7,6 @@
  * Up to 16 tiles are read ahead, no more than a third of the pool, so walks through all
  * parts do not evict what another has read.
  */
-#include <assert.h>
 
 #include "base/error.h"
 #include "optim/internal.h"
@@ -21,7 +20,6 @@ static void walk_check(const struct nvs_optimizer *optimizer, const struct walk 
 /* Gives up the pool memory of a part of the tiles [from, end). */
 static void leave(struct nvs_optimizer *optimizer, unsigned part, size_t from, size_t end)
 {
-	assert(part < optimizer->nparts && end <= optimizer->noffloaded);
 	for (size_t i = from; i < end; i++) {
 		struct tile *tile = &optimizer->tiles[i];
 
@@ -91,7 +89,6 @@ int walks_check_written(struct nvs_optimizer *optimizer, struct nvs_error *error
 
 	if (failures == optimizer->walk_failures)
 		return 0;
-	assert(last.code < 0);
 	optimizer->walk_failures = failures;
 	error_copy(error, &last);
 	return last.code;

@@ -3,7 +3,6 @@
  * The kernels' updates of the caller's arrays. They keep nothing, allocate nothing and need no
  * optimizer.
  */
-#include <assert.h>
 #include <errno.h>
 #include <float.h>
 #include <inttypes.h>
@@ -12,7 +11,6 @@
 #include "base/error.h"
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"
-#include "config/config.h"
 #include "optim/rule.h"
 #include "optim/state/header.h"
 #include "optim/step/numbers.h"
@@ -20,7 +18,6 @@
 /* An array must be there, and aligned to an element. */
 static int check_array(const char *name, const void *array, size_t size, struct nvs_error *error)
 {
-	assert(size == sizeof(float) || size == sizeof(uint16_t));
 	if (!array)
 		return error_about(error, -EINVAL, name, 0, 0, "%s is NULL", name);
 	if ((uintptr_t)array % size)

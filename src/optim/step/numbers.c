@@ -13,7 +13,6 @@
 
 int check_number(const char *name, double value, double below, struct nvs_error *error)
 {
-	assert(below > 0);
 	if (value >= 0 && value < below)
 		return 0;
 	return error_about(error, -EINVAL, name, 0, 0,

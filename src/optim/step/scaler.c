@@ -4,7 +4,6 @@
  * the structure, which is stored.
  */
 #include "optim/step/scaler.h"
-#include "config/config.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -40,7 +39,6 @@ static int lower_scale(struct scaler *scaler, const struct fp16_config *config)
 		if (scaler->scale == least)
 			return -ERANGE;
 		scaler->scale = fmax(scaler->scale / FACTOR, least);
-		assert(scaler->scale >= least);
 	}
 	scaler->last_overflow = scaler->iteration;
 	return 0;
@@ -70,7 +68,6 @@ int scaler_update(struct scaler *scaler, const struct fp16_config *config, bool 
 		 * header. The scale depends on the updates since then alone, modulo the window. */
 		scaler->last_overflow = -1;
 		scaler->iteration = (since ? since : window) - 1;
-		assert((scaler->iteration - scaler->last_overflow) % window == since);
 	}
 	if (overflow)
 		rc = lower_scale(scaler, config);
