@@ -94,8 +94,6 @@ int sink_write_now(const struct sink *sink, struct nvs_aio *aio, const void *dat
 	return rc ? rc : waited;
 }
 
-/* ---- Drafts ---- */
-
 static int draft_failed(struct nvs_error *error, const char *what, const char *path)
 {
 	int rc = ended_with(-errno);
@@ -179,7 +177,6 @@ int draft_rename(struct draft *draft, struct nvs_error *error)
 	return 0;
 }
 
-/* Returns a descriptor of the directory of `path`. */
 static int open_directory(const char *path, struct nvs_error *error)
 {
 	const char *slash = strrchr(path, '/');

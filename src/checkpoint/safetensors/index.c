@@ -19,7 +19,6 @@ static int no_memory(const char *path, struct nvs_error *error)
 	return error_set(error, -ENOMEM, "no memory for the index %s", path);
 }
 
-/* Adds the file `name`, which lies beside the index. */
 static int add_shard(struct nvs_checkpoint *checkpoint, const char *path, const char *name,
 		     struct nvs_error *error)
 {

@@ -96,7 +96,6 @@ static void part_of_group(const struct groups *groups, size_t i, const char *par
 	*numel = info.numel;
 }
 
-/* The name of tensor i and its elements. */
 static void groups_name(const struct groups *groups, size_t i, char name[GROUP_PART_ROOM],
 			uint64_t *numel)
 {
@@ -112,7 +111,6 @@ static void add_sum(const struct groups *groups, const struct state_io *io)
 		     &groups->sums[io->fragment * groups->rule->nparts + io->part]);
 }
 
-/* An I/O writes to, or reads from, its place in a file. */
 static int submit_io(struct state_move *move, struct state_io *io, struct nvs_error *error)
 {
 	const struct groups *groups = move->arg;
@@ -148,7 +146,6 @@ static void landed(struct state_move *move, const struct state_io *io)
 		add_sum(groups, io);
 }
 
-/* Moves all state between the optimizer and `writing` or `reading`, and sums it up. */
 static int groups_move(struct groups *groups, struct nvs_error *error)
 {
 	struct state_move move = {.fragments = groups->fragments,

@@ -49,7 +49,6 @@ static int record_failure(struct state_move *move, const struct nvs_error *error
 	return error->code;
 }
 
-/* Waits for the transfers of a flight. */
 static void finish_flight(struct state_move *move, struct flight *flight)
 {
 	assert(flight->n <= IOS_MAX);

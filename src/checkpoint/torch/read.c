@@ -212,7 +212,6 @@ static int add_tensor(struct torch_reader *reader, const struct object *tensor)
 
 /* ---- The values ---- */
 
-/* Whether tensors may lie below it. */
 static bool has_items(const struct object *object)
 {
 	return object->kind == OBJECT_DICT || object->kind == OBJECT_LIST ||

@@ -131,16 +131,18 @@ static void release(struct state_move *move, struct state_io *io)
 	open_files_release(&export->files, io->file);
 }
 
-/* What this rank has written to files that the first one will complete. */
+/* Makes durable what this rank has written; the first one has written to all files. */
 static int sync_elements(const struct export_job *export, struct nvs_error *error)
 {
 	const struct params *params = &export->params;
 	char place[PLACE_MAX];
 	int rc = 0;
 
-	for (size_t i = 0; i < params->nfragments; i++)
-		for (unsigned part = 0; part < export->params.rule->nparts && !rc; part++) {
-			param_place(params, &params->all[params->owners[i]], part, place);
+	for (size_t i = 0; i < params->n; i++)
+		for (unsigned part = 0; part < params->rule->nparts && !rc &&
+					(!export->options.rank || params->all[i].fragment.numel);
+		     part++) {
+			param_place(params, &params->all[i], part, place);
 			rc = tree_sync(&export->tree, place, error);
 		}
 	return rc;
@@ -277,16 +279,10 @@ static int complete_tree(struct export_job *export, struct nvs_error *error)
 	if (!rc)
 		rc = write_state(export, error);
 	/* Sync after all writes: the first sync makes much of the rest durable too. */
-	for (size_t i = 0; i < n && !rc; i++) {
-		const struct param *param = &export->params.all[i];
-		char place[PLACE_MAX];
-
-		for (unsigned part = 0; part < export->params.rule->nparts && !rc; part++) {
-			param_place(&export->params, param, part, place);
-			rc = tree_sync(&export->tree, place, error);
-		}
-		rc = rc ? rc : tree_sync(&export->tree, param->name, error);
-	}
+	if (!rc)
+		rc = sync_elements(export, error);
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = tree_sync(&export->tree, export->params.all[i].name, error);
 	if (!rc)
 		rc = tree_sync(&export->tree, UNIVERSAL_STATE, error);
 	if (!rc)

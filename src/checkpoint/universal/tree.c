@@ -133,7 +133,6 @@ static int empty(int fd, unsigned depth)
 	return rc;
 }
 
-/* Removes zero.partial or zero.before. */
 static int remove_made(const struct tree *tree, const char *name, struct nvs_error *error)
 {
 	struct stat status;
