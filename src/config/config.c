@@ -11,7 +11,6 @@
 
 #include "base/files.h"
 #include "base/threads/cancel.h"
-#include "config/paths.h"
 #include "config/reader.h"
 
 bool config_verifies(const struct nvs_config *config)

@@ -3,7 +3,7 @@
  * Compares paths as text, without accessing the file system. The store detects two names of one
  * directory by its locks.
  */
-#include "config/paths.h"
+#include "config/reader.h"
 
 #include <errno.h>
 #include <stdlib.h>

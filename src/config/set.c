@@ -14,7 +14,6 @@
 #include "base/numbers.h"
 #include "base/text.h"
 #include "base/threads/cancel.h"
-#include "config/paths.h"
 #include "config/reader.h"
 
 /* ---- Keys ---- */

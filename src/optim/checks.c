@@ -14,8 +14,6 @@
 #include "optim/internal.h"
 #include "optim/step/numbers.h"
 
-/* ---- The configuration ---- */
-
 int check_type(const struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	const char *type = optimizer->config.adam.type;
@@ -119,8 +117,6 @@ int check_values(const struct nvs_config *config, enum nvs_rule rule, struct nvs
 			   "nvswap.read_only is true, but offload_optimizer.device is not nvme: "
 			   "there is no kept store to read");
 }
-
-/* ---- Calls ---- */
 
 int check_given(const void *argument, const char *name, struct nvs_error *error)
 {

@@ -28,7 +28,6 @@ struct conversion {
 /* Of Adam: no other rule's state has a second format. */
 static const unsigned moments[] = {NVS_EXP_AVG, NVS_EXP_AVG_SQ};
 
-/* Both are in memory. */
 static void convert_values(struct conversion *conversion, size_t tile, unsigned part)
 {
 	const struct nvs_optimizer *from = conversion->from, *to = &conversion->to;

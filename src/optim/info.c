@@ -88,8 +88,6 @@ int nvs_optimizer_set_step(struct nvs_optimizer *optimizer, uint64_t step, struc
 	return 0;
 }
 
-/* ---- Notes ---- */
-
 int nvs_optimizer_set_note(struct nvs_optimizer *optimizer, const void *note, size_t nbytes,
 			   struct nvs_error *error)
 {

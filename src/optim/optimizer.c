@@ -81,7 +81,6 @@ static uint64_t offloaded_numel(const struct nvs_optimizer *optimizer)
 	return numel;
 }
 
-/* The bytes that a tile takes in the pool. */
 static uint64_t tile_extent(const struct nvs_optimizer *optimizer, size_t tile)
 {
 	uint64_t unit = engine_unit(optimizer->engine), nbytes = 0;
@@ -172,7 +171,6 @@ static int free_all(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	return rc;
 }
 
-/* Copies the caller's specifications into a new array. */
 static int take_groups(struct nvs_group_spec **copy, const struct nvs_group_spec *groups, size_t n,
 		       struct nvs_error *error)
 {

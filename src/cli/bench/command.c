@@ -15,8 +15,6 @@
 #include "cli/report/report.h"
 #include "cli/settings.h"
 
-/* ---- A job ---- */
-
 /* The configuration of modes with an optimizer, without --config. */
 static const char optimizer_defaults[] =
 	"{\"bf16\": {\"enabled\": true},"
@@ -130,7 +128,6 @@ static int choose_block(const struct bench_options *options, struct nvs_config *
 						    : "offload_param or offload_optimizer");
 }
 
-/* Fills in job->config, block and model; -EDESTADDRREQ if no path is given. */
 static int prepare_job(struct bench_job *job, struct nvs_error *error)
 {
 	const struct bench_options *options = &job->options;
@@ -166,8 +163,6 @@ static int prepare_job(struct bench_job *job, struct nvs_error *error)
 		rc = pool_choose(options, &job->model, job->config, job->block, error);
 	return rc || !job->accesses ? rc : replay_check_pool(job, error);
 }
-
-/* ---- A plan ---- */
 
 struct bench {
 	struct bench_plan plan;

@@ -227,8 +227,6 @@ int forecast_space(const struct bench_plan *plan, unsigned *index, struct nvs_er
 	return 0;
 }
 
-/* ---- --dry-run ---- */
-
 void forecast_write(struct json_writer *json, const struct bench_plan *plan)
 {
 	double all[2] = {0};

@@ -116,7 +116,6 @@ static int run_traced(struct bench_job *job, struct job_watch *watch, struct ben
 	return rc;
 }
 
-/* Runs the job in its mode. result->error says why it ended. */
 static _Noreturn void run_job(const struct stages *stages, unsigned index, int channel, int parent)
 {
 	static char path[PATH_MAX];

@@ -32,8 +32,6 @@ static void write_notes(const struct comparison *comparison, char notes[512])
 				      : "");
 }
 
-/* ---- Text ---- */
-
 /* Right-aligned; only the end of a long label. */
 static void put_label(FILE *file, const char *label)
 {
@@ -117,8 +115,6 @@ static void compare_text(FILE *file, const struct comparison *comparison)
 	fputc('\n', file);
 	write_wrapped(file, notes, 0);
 }
-
-/* ---- JSON ---- */
 
 static void put_cell(struct json_writer *json, const struct compare_side *side, unsigned job,
 		     unsigned metric, bool change)
@@ -209,8 +205,6 @@ static void compare_json(FILE *file, const struct comparison *comparison)
 	json_close_object(&json);
 }
 
-/* ---- The command ---- */
-
 struct values {
 	double threshold;
 	struct report_options report;
@@ -219,10 +213,7 @@ struct values {
 static const struct values defaults = {.threshold = 5};
 
 static const struct option_spec options[] = {
-	{.name = "threshold",
-	 .argument = "PERCENT",
-	 .type = OPTION_PERCENT,
-	 .offset = offsetof(struct values, threshold),
+	{"threshold", "PERCENT", OPTION_PERCENT, offsetof(struct values, threshold),
 	 .help = "smaller changes count as the same; a larger slowdown makes the exit\n"
 		 "status 1 (5)"},
 	REPORT_OPTIONS(offsetof(struct values, report)),

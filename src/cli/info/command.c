@@ -20,38 +20,21 @@ static const char *const excludes_daily_writes[] = {"daily-writes", NULL};
 static const char *const excludes_result[] = {"result", NULL};
 static const struct values defaults;
 
+#define FIELD(name) offsetof(struct values, name)
+
 static const struct option_spec options[] = {
-	{.name = "nvme-path",
-	 .argument = "DIR",
-	 .type = OPTION_LIST,
-	 .offset = offsetof(struct values, paths),
-	 .aliases = directory,
+	{"nvme-path", "DIR", OPTION_LIST, FIELD(paths), .aliases = directory,
 	 .help = "a directory, file or block device to examine; may be repeated"},
-	{.name = "tbw",
-	 .argument = "TB",
-	 .type = OPTION_COUNT,
-	 .offset = offsetof(struct values, tbw),
-	 .min = 1,
-	 .max = 1000000,
+	{"tbw", "TB", OPTION_COUNT, FIELD(tbw), .min = 1, .max = 1000000,
 	 .help = "terabytes (10^12 bytes) that the data sheet of each drive rates it for; without "
-		 "it, "
-		 "what was written and the percentage used tell the endurance"},
-	{.name = "result",
-	 .argument = "FILE",
-	 .type = OPTION_STRING,
-	 .offset = offsetof(struct values, result),
-	 .excludes = excludes_daily_writes,
+		 "it, what was written and the percentage used tell the endurance"},
+	{"result", "FILE", OPTION_STRING, FIELD(result), .excludes = excludes_daily_writes,
 	 .help = "a JSON result of nvswap bench: says how many days the drives last at the rate at "
 		 "which its jobs write, spread evenly over the drives of all paths"},
-	{.name = "daily-writes",
-	 .argument = "SIZE",
-	 .type = OPTION_SIZE,
-	 .offset = offsetof(struct values, daily_writes),
-	 .min = 1,
-	 .max = 1ull << 60,
+	{"daily-writes", "SIZE", OPTION_SIZE, FIELD(daily_writes), .min = 1, .max = 1ull << 60,
 	 .excludes = excludes_result,
 	 .help = "the same for a job that writes so many bytes in a day"},
-	REPORT_OPTIONS(offsetof(struct values, report)),
+	REPORT_OPTIONS(FIELD(report)),
 };
 
 const struct command_spec info_command = {

@@ -114,8 +114,6 @@ void smart_read(struct wear *wear)
 	close(fd);
 }
 
-/* ---- How long it lasts ---- */
-
 static double days_of(double left_bytes, double daily_bytes)
 {
 	return daily_bytes > 0 ? fmax(left_bytes, 0) / daily_bytes : NAN;

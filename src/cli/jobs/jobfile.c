@@ -99,8 +99,6 @@ int jobfile_expand(void **memory, struct jobfile_line *line, struct nvs_error *e
 	return 0;
 }
 
-/* ---- Lines */
-
 static char *trim(char *text)
 {
 	char *end = text + strlen(text);
@@ -169,8 +167,6 @@ static const char *add_line(struct jobfile *jobfile, const char *file, unsigned 
 	jobfile->sections[jobfile->n - 1].n++;
 	return NULL;
 }
-
-/* ---- Files */
 
 int jobfile_read(struct jobfile *jobfile, const char *path, void **memory, struct nvs_error *error)
 {

@@ -123,7 +123,6 @@ static int add_job(struct planner *planner, const char *name, const char *where,
 	return 0;
 }
 
-/* Whether --section selects the job; without it every job runs. */
 static bool is_wanted(const struct planner *planner, const char *name)
 {
 	const struct option_list *wanted = &planner->typed.options.sections;
@@ -231,7 +230,6 @@ static int plan_files(struct planner *planner)
 	return -EINVAL;
 }
 
-/* Without a file the command line is the only job. */
 static int plan_typed(struct planner *planner)
 {
 	struct level level = planner->typed;

@@ -57,8 +57,6 @@ bool job_sleep_until(uint64_t due_ns)
 	return !stop_signal();
 }
 
-/* ---- Beginning */
-
 static void begin_phase(struct job_watch *watch, enum job_phase phase, uint64_t limit_ms)
 {
 	memset(watch->pace, 0, sizeof(watch->pace));
@@ -104,8 +102,6 @@ bool job_pace(struct job_watch *watch, enum nvs_direction direction, uint64_t nb
 	job_sleep_until(watch->over_ns);
 	return false;
 }
-
-/* ---- Samples */
 
 static void add_sample(struct bench_samples *samples, double value)
 {

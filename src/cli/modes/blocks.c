@@ -156,7 +156,6 @@ static int submit_batch(struct blocks *run, struct pass *pass)
 	return rc;
 }
 
-/* Waits for the oldest batch. */
 static int complete_batch(struct blocks *run, struct pass *pass, struct nvs_error *error)
 {
 	uint64_t first = pass->done % pass->window, left = pass->submitted - pass->done;

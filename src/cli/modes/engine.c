@@ -145,14 +145,6 @@ int bench_engine_wait(struct bench_engine *opened)
 			       &opened->result->error);
 }
 
-int bench_engine_verdict(const struct bench_engine *opened, int rc)
-{
-	if (rc || !opened->result->verify_errors)
-		return rc;
-	opened->result->error = opened->difference;
-	return -EBADMSG;
-}
-
 int bench_engine_close(struct bench_engine *opened, int rc, struct bench_result *result)
 {
 	struct nvs_error closing = {.size = sizeof(closing)};
@@ -165,10 +157,14 @@ int bench_engine_close(struct bench_engine *opened, int rc, struct bench_result 
 		result->opened = true;
 		closed = nvs_engine_close(opened->engine, &closing);
 	}
+	if (!rc && result->verify_errors) {
+		result->error = opened->difference;
+		rc = -EBADMSG;
+	} else if (!rc && closed) {
+		result->error = closing;
+		rc = closed;
+	}
 	free(opened->tensors);
 	*opened = (struct bench_engine){0};
-	if (rc || !closed)
-		return rc;
-	result->error = closing;
-	return closed;
+	return rc;
 }

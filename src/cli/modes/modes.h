@@ -108,10 +108,9 @@ void bench_engine_compare(struct bench_engine *opened, const struct pattern *pat
 			  const struct layer *tensors, uint32_t generation);
 /* Waits until no tensor is in flight. */
 int bench_engine_wait(struct bench_engine *opened);
-/* Returns rc, or, if that is 0 and contents differed, -EBADMSG with the first difference. */
-int bench_engine_verdict(const struct bench_engine *opened, int rc);
 /*
- * Stores the engine's statistics and closes it. Returns rc, or, if that is 0, the error of closing.
+ * Stores the engine's statistics and closes it. Returns rc, or, if that is 0, -EBADMSG with the first
+ * difference if contents differed, or the error of closing.
  */
 int bench_engine_close(struct bench_engine *opened, int rc, struct bench_result *result);
 /* Explains -EEXIST, a kept store. Returns rc. */

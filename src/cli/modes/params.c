@@ -98,7 +98,6 @@ int bench_params(const struct bench_job *job, struct job_watch *watch, struct be
 		rc = bench_engine_fill(&pass.opened, &pass.pattern, 0, NULL);
 	if (!rc && !stop_signal())
 		rc = steps_run(&mode);
-	rc = bench_engine_verdict(&pass.opened, rc);
 	rc = bench_engine_close(&pass.opened, rc, result);
 	steps_note_memory(result, setting_device(job->config, NVS_OFFLOAD_PARAM), 0);
 	free(pass.layers);

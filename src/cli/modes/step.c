@@ -101,7 +101,6 @@ static int train_step(void *arg, struct step_done *done)
 	return 0;
 }
 
-/* Groups are named "group 0" and so on. */
 static int open_optimizer(struct training *training, const struct nvs_config *config)
 {
 	struct nvs_group_spec *specs = calloc(training->ngroups, sizeof(*specs));

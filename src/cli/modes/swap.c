@@ -69,7 +69,6 @@ static bool pass_over(const struct pass *pass)
 	       (pass->runtime_ns && clock_ns() - pass->started_ns >= pass->runtime_ns);
 }
 
-/* Waits until the job's rate allows the batch; false if the time ends first. */
 static bool pace(const struct run *run, const struct pass *pass, enum nvs_direction direction,
 		 const struct batch *batch)
 {
@@ -100,7 +99,6 @@ static int pin_batch(struct run *run, struct batch *batch, bool read, int timeou
 	return rc;
 }
 
-/* Releases a batch, and starts to write it if it was changed. */
 static int release_batch(struct run *run, struct batch *batch, enum nvs_how how)
 {
 	struct nvs_tensor **tensors = batch_tensors(run, batch);
@@ -252,7 +250,6 @@ static int mode_pass(void *arg, bool measured, uint64_t loops, uint64_t runtime_
 	return rc ? rc : bench_engine_wait(&run->opened);
 }
 
-/* The engine must have moved the bytes that were requested. */
 static int check_moved(struct run *run)
 {
 	static const char *const names[] = {[NVS_READ] = "in", [NVS_WRITE] = "out"};
@@ -313,7 +310,7 @@ int bench_swap(const struct bench_job *job, struct job_watch *watch, struct benc
 	if (run.batches) {
 		rc = bench_engine_open(&run.opened, job, result);
 		if (!rc)
-			rc = bench_engine_verdict(&run.opened, run_opened(&run));
+			rc = run_opened(&run);
 		rc = bench_engine_close(&run.opened, rc, result);
 	}
 	free(run.batches);

@@ -438,7 +438,6 @@ static int by_time(const void *left, const void *right)
 	return (a->at_ns > b->at_ns) - (a->at_ns < b->at_ns);
 }
 
-/* Converts the accesses' recorded times to the program's clock. */
 static void take_waits_out(struct reader *reader)
 {
 	struct access_list *list = reader->list;

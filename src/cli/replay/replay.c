@@ -234,7 +234,6 @@ static int make_call(struct replay *replay, const struct call *call)
 
 /* ---- The run ---- */
 
-/* Makes each call when its time has come on the program's clock. */
 static int perform_list(struct replay *replay, struct nvs_tensor **tensors, uint64_t loop)
 {
 	struct bench_result *result = replay->result;
@@ -318,7 +317,6 @@ int bench_replay(const struct bench_job *job, struct job_watch *watch, struct be
 
 		rc = load_run(&load);
 	}
-	rc = bench_engine_verdict(&replay.opened, rc);
 	if (rc == -EINTR && stop_signal())
 		rc = 0;
 	rc = bench_engine_close(&replay.opened, rc, result);

@@ -222,7 +222,6 @@ static void print_verify(FILE *file, const struct report_group *group)
 	fputc('\n', file);
 }
 
-/* Text from outside, if there is one. */
 static void print_line(FILE *file, const char *label, const char *text)
 {
 	if (!text)

@@ -104,7 +104,6 @@ static void report_damage(struct sums *sums)
 	json_close_object(json);
 }
 
-/* How many tensors from `first` on are read together. */
 static size_t group_length(const struct sums *sums, size_t first)
 {
 	uint64_t left = sums->pool / GROUP_SHARE;
@@ -156,8 +155,6 @@ static int read_all(struct sums *sums)
 	return rc;
 }
 
-/* ---- Writing ---- */
-
 static const char *last_name(const char *path)
 {
 	const char *slash = strrchr(path, '/');
@@ -193,7 +190,6 @@ static int check_names(const struct sums *sums)
 	return 0;
 }
 
-/* Writes the checksums of a file, those of tensors `first` to `end` - 1. */
 static int write_file(const struct sums *sums, size_t first, size_t end)
 {
 	struct nvs_stored_tensor stored = {.size = sizeof(stored)};
@@ -262,8 +258,6 @@ static int write_all(struct sums *sums)
 	}
 	return status || !sums->n ? status : write_file(sums, first, sums->n);
 }
-
-/* ---- Checking ---- */
 
 static int check_all(struct sums *sums)
 {

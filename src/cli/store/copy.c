@@ -147,7 +147,6 @@ static int copy_parameters(struct copy *copy)
 
 /* ---- The state of an optimizer ---- */
 
-/* What the report tells. */
 static int count_groups(struct copy *copy, struct nvs_optimizer *optimizer)
 {
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
@@ -166,7 +165,6 @@ static int count_groups(struct copy *copy, struct nvs_optimizer *optimizer)
 	return rc;
 }
 
-/* Moves a parameter for each group, whole. */
 static int move_universal(struct copy *copy, struct nvs_optimizer *optimizer)
 {
 	struct nvs_checkpoint_param *params = calloc(copy->n, sizeof(*params));
@@ -243,7 +241,6 @@ static int copy_optimizer(struct copy *copy)
 
 /* ---- Both ---- */
 
-/* Copies, and tells how it went. */
 static int run_copy(struct copy *copy)
 {
 	const struct nvs_store_place *place = &copy->place;
@@ -269,7 +266,6 @@ static int run_copy(struct copy *copy)
 	return 0;
 }
 
-/* Runs it on a store that is there. */
 static int copy_stored(struct copy *copy)
 {
 	if (!store_measure(&copy->place, &copy->size))

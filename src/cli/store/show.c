@@ -19,7 +19,6 @@ static const char *state_name(enum nvs_store_state state)
 	return (unsigned)state < COUNT_OF(names) ? names[state] : "unknown";
 }
 
-/* Local time, or "unknown". */
 static const char *time_text(uint64_t seconds, char text[48])
 {
 	time_t then = (time_t)seconds;
@@ -39,7 +38,6 @@ static void text_or_null(struct json_writer *json, const char *key, const char *
 		json_null(json, key);
 }
 
-/* What list tells of a store, too. */
 static void put_summary(struct json_writer *json, const struct nvs_store_place *place,
 			const struct nvs_store_info *info)
 {
@@ -98,8 +96,6 @@ void store_info_json(struct json_writer *json, const struct nvs_store_place *pla
 	put_rest(json, info);
 }
 
-/* ---- List ---- */
-
 /* One path of several is not damage. */
 static int list_one(struct store_job *job, const struct nvs_store_place *place)
 {
@@ -132,8 +128,6 @@ int store_list(struct store_job *job)
 	}
 	return status;
 }
-
-/* ---- Show ---- */
 
 static void show_copy(struct json_writer *json, const struct nvs_store_copy *copy)
 {

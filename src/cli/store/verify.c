@@ -13,7 +13,6 @@ struct tally {
 	uint64_t tensors, nbytes, unchecked, damaged;
 };
 
-/* An aio at the drive's speed; or says why there is none. */
 static struct nvs_aio *open_aio(void)
 {
 	struct nvs_error error = {.size = sizeof(error)};

@@ -54,7 +54,6 @@ static void add_member(FILE *out, const struct json_value *object, const struct 
 	fprintf(out, "\"%s\": %s", member->key, member->value);
 }
 
-/* Replaces or adds the member, where that is needed. */
 static int set_member(struct tune_text *text, const char *name, const struct member *member,
 		      struct nvs_error *error)
 {
@@ -167,8 +166,6 @@ int tune_edit(struct tune_text *text, const char *name, const struct tune_point 
 				"%.200s: can't put the settings into it; put them there by hand",
 				name);
 }
-
-/* ---- The file ---- */
 
 #define TEXT_MAX ((size_t)64 << 20) /* limit of nvs_config_load */
 

@@ -22,8 +22,6 @@
 #define REFERENCE_NS	 UINT64_C(150000000)
 #define REFERENCE_NS_MIN UINT64_C(10000000)
 
-/* ---- Callbacks of the workload and the search ---- */
-
 static int open_aio(void *arg, const struct nvs_config *config, struct nvs_aio **aio,
 		    struct nvs_error *error)
 {
@@ -59,8 +57,6 @@ static void show_progress(void *arg, const char *phase, double share)
 	progress_draw(phase, share, rate, -1);
 }
 
-/* ---- The run ---- */
-
 /* The rate of writes, by rounds that are equal before and after the search, unless their length is
  * 0 or no writes are left. The median of three, which ignores a disturbed one. */
 static int measure_reference(struct tuning *tuning, uint64_t for_ns, double *rate)
@@ -82,7 +78,6 @@ static int measure_reference(struct tuning *tuning, uint64_t for_ns, double *rat
 	return 0;
 }
 
-/* Fills the file, and searches between two measurements of the reference. */
 static int measure_all(struct tuning *tuning)
 {
 	const struct tune_options *options = &tuning->options;
@@ -136,7 +131,6 @@ static int measure_all(struct tuning *tuning)
 	return rc;
 }
 
-/* Makes the file and the memory, and measures. */
 static int make_and_measure(struct tuning *tuning)
 {
 	const struct tune_options *options = &tuning->options;

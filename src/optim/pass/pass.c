@@ -69,7 +69,6 @@ static void land_all(void *arg, unsigned thread)
 
 /* ---- Computing ---- */
 
-/* Whether the front tile may be computed now. */
 static bool front_is_open(const struct pass *pass)
 {
 	const struct nvs_config *config = &pass->optimizer->config;

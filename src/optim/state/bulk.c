@@ -129,8 +129,6 @@ int nvs_optimizer_import(struct nvs_optimizer *optimizer, nvs_state_fn *fn, void
 	return run_bulk(optimizer, &kind, &bulk, error);
 }
 
-/* ---- By whole tiles ---- */
-
 static int begin_tile(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
 		      uint64_t n, unsigned flight)
 {

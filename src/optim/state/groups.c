@@ -62,9 +62,6 @@ void groups_encode(const struct group_table *table, uint8_t *bytes)
 	assert(at == bytes + groups_nbytes(table));
 }
 
-/* ---- Decoding ---- */
-
-/* Decodes the group at *at and moves *at behind it. */
 static int decode_group(const uint8_t **at, const uint8_t *end, struct nvs_group_spec *spec,
 			char **name, struct nvs_error *error)
 {

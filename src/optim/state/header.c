@@ -77,8 +77,6 @@ void header_encode(const struct header *header, uint8_t *bytes)
 	put_f64(bytes + AT_CLIP, header->clip);
 }
 
-/* ---- Checks ---- */
-
 static int out_of_bounds(const char *name, uint64_t value, uint64_t least, uint64_t most,
 			 struct nvs_error *error)
 {

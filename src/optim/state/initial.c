@@ -7,8 +7,6 @@
 #include "base/threads/cancel.h"
 #include "optim/internal.h"
 
-/* ---- Creating state ---- */
-
 void init_slice(struct nvs_optimizer *optimizer, size_t tile, uint64_t from, uint64_t n)
 {
 	uint64_t at = tile * optimizer->tile_numel + from, end = at + n;
@@ -50,8 +48,6 @@ int init_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	optimizer->passes += !rc;
 	return rc;
 }
-
-/* ---- Weights ---- */
 
 /* A fresh tile's state would be made from the weights, and a split tile's master weights are the
  * weights, which are unchanged in both. */

@@ -217,7 +217,6 @@ static uint64_t *host_sum(const struct nvs_optimizer *optimizer, size_t tile, un
 				       part];
 }
 
-/* Reads the state of tiles that are not offloaded into host memory. */
 static int load_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	int rc = 0;

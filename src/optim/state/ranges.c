@@ -10,8 +10,6 @@
 #include "base/threads/cancel.h"
 #include "optim/internal.h"
 
-/* ---- Tiles ---- */
-
 /* The tensors of a tile that hold a part, to be pinned: of a fresh tile all. */
 struct pinned {
 	struct nvs_tensor *tensors[PARTS];
@@ -105,9 +103,6 @@ static int copy_within_tile(struct nvs_optimizer *optimizer, const struct part_r
 			     changed ? NVS_DIRTY : NVS_CLEAN, error);
 }
 
-/* ---- The calls ---- */
-
-/* The number of the part among those of the optimizer's rule, or -EINVAL. */
 static int find_part(const struct nvs_optimizer *optimizer, enum nvs_optimizer_part part,
 		     struct nvs_error *error)
 {

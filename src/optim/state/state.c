@@ -11,8 +11,6 @@
 #include "optim/internal.h"
 #include "optim/step/numbers.h"
 
-/* ---- Tiles ---- */
-
 void tile_check(const struct nvs_optimizer *optimizer, const struct tile *tile)
 {
 	size_t i = (size_t)(tile - optimizer->tiles);
@@ -40,8 +38,6 @@ void tile_set_place(const struct nvs_optimizer *optimizer, struct tile *tile, en
 	tile->place = place;
 	tile_check(optimizer, tile);
 }
-
-/* ---- Gradients ---- */
 
 void group_check(const struct nvs_optimizer *optimizer, const struct group *group)
 {
@@ -71,8 +67,6 @@ static void gradient_tile_check(const struct nvs_optimizer *optimizer,
 	assert(!tile->valid || tile->tensor);
 	assert(!tile->sharers);
 }
-
-/* ---- The optimizer ---- */
 
 void layout_check(const struct nvs_optimizer *optimizer)
 {

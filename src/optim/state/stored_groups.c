@@ -22,8 +22,6 @@ int register_bytes(struct nvs_engine *engine, const char *name, uint64_t nbytes,
 	return batch_register(engine, &spec, 1, tensor, error);
 }
 
-/* ---- Reading it ---- */
-
 /* *bytes may be set after an error, since a drive that hangs may still write to it. */
 static int read_table(struct nvs_engine *engine, uint64_t nbytes, uint8_t **bytes,
 		      struct nvs_error *error)
@@ -89,8 +87,6 @@ int stored_groups(const struct nvs_config *config, struct nvs_aio *aio,
 		free(bytes);
 	return rc;
 }
-
-/* ---- Making it ---- */
 
 static int encode_table(struct nvs_optimizer *optimizer, struct nvs_group_spec *specs,
 			struct nvs_error *error)

@@ -15,7 +15,6 @@
 #include "optim/state/header.h"
 #include "optim/step/numbers.h"
 
-/* An array must be there, and aligned to an element. */
 static int check_array(const char *name, const void *array, size_t size, struct nvs_error *error)
 {
 	if (!array)
@@ -26,7 +25,6 @@ static int check_array(const char *name, const void *array, size_t size, struct 
 	return 0;
 }
 
-/* The array of a part of the rule. */
 static float *array_of(const struct nvs_rule_update *update, enum nvs_optimizer_part part)
 {
 	float *const arrays[] = {[NVS_MASTER] = update->master,

@@ -24,7 +24,6 @@ struct update {
 	double lr;
 };
 
-/* Whether the step updates the tile: it has gradients and is not done. */
 static bool wants_update(const struct nvs_optimizer *optimizer, size_t tile)
 {
 	uint64_t at = tile * optimizer->tile_numel, end = at + optimizer->tile_numel;
@@ -38,7 +37,6 @@ static bool wants_update(const struct nvs_optimizer *optimizer, size_t tile)
 	return false;
 }
 
-/* The thread's memory for a segment's weights in the group's type. */
 static uint16_t *lowered(const struct nvs_optimizer *optimizer, unsigned thread)
 {
 	return optimizer->lowered + (size_t)thread * SLICE;
@@ -226,7 +224,6 @@ static int skip_step(struct nvs_optimizer *optimizer, double sum, struct nvs_ste
 
 #define READ_AHEAD 96u
 
-/* Computes the norm and the factor for gradients. */
 static int begin_step(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
 		      struct nvs_step_result *result, struct nvs_error *error)
 {
