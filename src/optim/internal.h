@@ -12,7 +12,7 @@
  *	calls: threads checks
  *	state: state format layout tensors walks
  *	pass: room gradients tile pass
- *	state: initial bulk ranges
+ *	state: bulk ranges
  *	step: step
  *	kept: groups header stored_groups keep
  *	optimizer: info optimizer convert
@@ -414,7 +414,7 @@ unsigned pass_flights(const struct nvs_optimizer *optimizer);
 int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void *arg,
 	     struct pass_figures *figures, struct nvs_error *error);
 
-/* ---- initial.c ---- */
+/* ---- bulk.c ---- */
 /* Creates the state of a fresh tile's elements from the weights. */
 void init_slice(struct nvs_optimizer *optimizer, size_t tile, uint64_t from, uint64_t n);
 /* Creates and writes the state of all fresh tiles. */

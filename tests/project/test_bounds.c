@@ -8,7 +8,7 @@
 #include "checkpoint/torch/zip.h"
 #include "cli/compare/compare.h"
 #include "cli/jobs/jobfile.h"
-#include "cli/replay/accesses.h"
+#include "cli/replay/replay.h"
 #include "config/reader.h"
 #include "support/inject.h"
 #include "support/support.h"

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "cli/bench/run.h"
-#include "cli/replay/accesses.h"
+#include "cli/replay/replay.h"
 #include "cli/settings.h"
 
 #define SECTOR	    512u

@@ -11,7 +11,7 @@
 #define JOB_NAME_MAX 63
 #define JOBS_MAX     256
 
-struct access_list; /* replay/accesses.h */
+struct access_list; /* replay/replay.h */
 
 struct bench_job {
 	char name[JOB_NAME_MAX + 1]; /* the section's; without a file, the mode's */

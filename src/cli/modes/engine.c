@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors are registered in the model's order, so that neighbours are adjacent in the store.
+ * What the modes share. Tensors are registered in the model's order, so that neighbours are adjacent in
+ * the store.
  */
 #include "cli/modes/modes.h"
 
@@ -166,5 +167,30 @@ int bench_engine_close(struct bench_engine *opened, int rc, struct bench_result 
 	}
 	free(opened->tensors);
 	*opened = (struct bench_engine){0};
+	return rc;
+}
+
+int load_run(const struct load *load)
+{
+	const struct bench_options *options = load->options;
+	struct bench_result *result = load->result;
+	struct nvs_aio *aio = load->engine ? nvs_engine_aio(load->engine) : load->aio;
+	struct baseline from;
+	int rc = 0;
+
+	if (!job_begin(load->watch))
+		return 0;
+	if (options->ramp_loops)
+		rc = load->run(load->arg, false, options->ramp_loops, 0);
+	if (!rc && options->ramp_time_ms && !stop_signal())
+		rc = load->run(load->arg, false, UINT64_MAX, options->ramp_time_ms);
+	if (rc || stop_signal())
+		return rc;
+	result->data_us = 0;
+	job_measures(load->watch, aio, load->engine, &from);
+	rc = load->run(load->arg, true, options->time_based ? UINT64_MAX : options->loops,
+		       options->runtime_ms);
+	measure_end(aio, load->engine, &from, result);
+	job_measured(load->watch, result);
 	return rc;
 }

@@ -34,7 +34,7 @@ uint64_t pool_tensor_size(const struct bench_options *options);
 int pool_choose(const struct bench_options *options, const struct model *model,
 		struct nvs_config *config, enum nvs_block block, struct nvs_error *error);
 
-/* ---- phases.c: what a mode does after it has opened and filled what it needs: the wait for the other
+/* ---- What a mode does after it has opened and filled what it needs: the wait for the other
  * jobs of the stage, the ramp, and the measured window ---- */
 
 /* The figures of one step. */
@@ -63,15 +63,6 @@ struct load {
 
 /* Returns the error of run(). If a signal ended it early, result->measured may be false. */
 int load_run(const struct load *load);
-/*
- * Training steps: the first one, which creates the state or records the plan of the later ones, and
- * then those of the phases, whose figures are summed. A step that a signal or an error cut short is
- * not counted.
- */
-int steps_run(const struct load *steps);
-/* Stores the peak memory of the process, of which the benchmark itself uses `own_bytes`, and the
- * memory of a store in host memory. */
-void steps_note_memory(struct bench_result *result, enum nvs_device device, uint64_t own_bytes);
 
 /* ---- engine.c: the engine of a benchmark with the model's tensors in it ---- */
 

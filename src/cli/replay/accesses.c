@@ -5,7 +5,7 @@
  * memory: of text, an access, and of a trace, an event. The first failure stays in reader->rc and
  * turns later calls into no-ops, so a front end checks it once a line.
  */
-#include "cli/replay/accesses.h"
+#include "cli/replay/replay.h"
 
 #include <errno.h>
 #include <math.h>
@@ -313,7 +313,7 @@ static struct subject *subject_of(struct reader *reader, const struct json_value
 
 static void read_call(struct reader *reader, const struct json_value *event)
 {
-	/* Indexed by enum access_call; the names are those of src/trace/write.c. */
+	/* Indexed by enum access_call; the names are those of src/trace/trace.c. */
 	static const char *const names[] = {"swapin",	     "lease",	 "wait",    "release",
 					    "release-dirty", "prefetch", "swapout", "step-begin",
 					    "step-end",	     NULL};
