@@ -71,16 +71,6 @@ static int open_engine(struct nvs_optimizer *optimizer, const struct nvs_config 
 
 /* ---- Opening ---- */
 
-static uint64_t offloaded_numel(const struct nvs_optimizer *optimizer)
-{
-	uint64_t numel = 0;
-
-	for (size_t i = 0; i < optimizer->ngroups; i++)
-		if (optimizer->groups[i].at < optimizer->noffloaded * optimizer->tile_numel)
-			numel += optimizer->groups[i].numel;
-	return numel;
-}
-
 static uint64_t tile_extent(const struct nvs_optimizer *optimizer, size_t tile)
 {
 	uint64_t unit = engine_unit(optimizer->engine), nbytes = 0;
@@ -93,15 +83,18 @@ static uint64_t tile_extent(const struct nvs_optimizer *optimizer, size_t tile)
 static int check_fits(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	int code = optimizer->header ? -ESTALE : -EINVAL; /* a kept store fixes the tiles */
-	uint64_t tile = tile_extent(optimizer, 0), room;
+	uint64_t tile = tile_extent(optimizer, 0), offloaded = 0, room;
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
+	for (size_t i = 0; i < optimizer->ngroups; i++)
+		if (optimizer->groups[i].at < optimizer->noffloaded * optimizer->tile_numel)
+			offloaded += optimizer->groups[i].numel;
 	for (size_t i = 1; i < optimizer->ntiles; i++)
 		tile = max_u64(tile, tile_extent(optimizer, i));
 	nvs_engine_get_stats(optimizer->engine, &stats);
 	room = stats.pool.bytes / tile;
 	/* A cache for all elements holds all tiles, padding included. */
-	if (optimizer->config.optimizer_max_in_cpu >= offloaded_numel(optimizer) &&
+	if (optimizer->config.optimizer_max_in_cpu >= offloaded &&
 	    room >= optimizer->noffloaded + 2)
 		optimizer->ncached = optimizer->noffloaded;
 	/* The pool was made for packed tiles without what each part's last unit leaves unused. */
@@ -168,26 +161,6 @@ static int free_all(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	layout_free(optimizer);
 	pthread_mutex_destroy(&optimizer->lock);
 	free(optimizer);
-	return rc;
-}
-
-static int take_groups(struct nvs_group_spec **copy, const struct nvs_group_spec *groups, size_t n,
-		       struct nvs_error *error)
-{
-	struct nvs_group_spec *own = calloc(n ? n : 1, sizeof(*own));
-	int rc = 0;
-
-	if (!own)
-		return error_set(error, -ENOMEM, "out of memory while opening the optimizer");
-	for (size_t i = 0; i < n && !rc; i++) {
-		rc = struct_in_at(&own[i], sizeof(*own), groups, i);
-		if (rc)
-			struct_refused(error, rc, "nvs_group_spec", "groups[%zu]", i);
-	}
-	if (rc)
-		free(own);
-	else
-		*copy = own;
 	return rc;
 }
 
@@ -331,12 +304,20 @@ int optimizer_open_with(struct nvs_optimizer **out, const struct nvs_config *con
 	if (!n && !groups)
 		return open_stored(out, config, options ? &given : NULL, ops, ops_arg, error);
 
-	struct nvs_group_spec *specs = NULL;
-
 	/* Opens with the caller's groups. */
 	rc = check_given(groups, "groups", error);
-	if (!rc)
-		rc = take_groups(&specs, groups, n, error);
+	if (rc)
+		return rc;
+
+	struct nvs_group_spec *specs = calloc(n ? n : 1, sizeof(*specs));
+
+	if (!specs)
+		return error_set(error, -ENOMEM, "out of memory while opening the optimizer");
+	for (size_t i = 0; i < n && !rc; i++) {
+		rc = struct_in_at(&specs[i], sizeof(*specs), groups, i);
+		if (rc)
+			struct_refused(error, rc, "nvs_group_spec", "groups[%zu]", i);
+	}
 	if (!rc)
 		rc = open_with(out, config, specs, n, false, options ? &given : NULL, ops, ops_arg,
 			       error);

@@ -98,23 +98,16 @@ static void name_and_bind(void *arg, unsigned thread)
 		(void)topo_bind_thread_to_core(set->topo, set->node, thread % set->cores);
 }
 
-/* The node's cores, or all cores if the process may run on none of the node's. */
-static struct core_set cores_near(const struct topo *topo, int node)
-{
-	struct core_set set = {topo, node, topo_cores(topo, node)};
-
-	if (!set.cores && node >= 0)
-		set = (struct core_set){topo, -1, topo_cores(topo, -1)};
-	return set;
-}
-
 int threads_open(struct threads **out, unsigned count, const struct topo *topo, int node,
 		 struct nvs_error *error)
 {
-	struct core_set set = topo ? cores_near(topo, node) : (struct core_set){.node = -1};
+	struct core_set set = {topo, node, topo ? topo_cores(topo, node) : 0};
 	struct threads *threads;
 	int rc = 0;
 
+	/* All cores if the process may run on none of the node's. */
+	if (topo && !set.cores && node >= 0)
+		set = (struct core_set){topo, -1, topo_cores(topo, -1)};
 	if (!count)
 		count = set.cores ? set.cores : 1;
 	threads = calloc(1, sizeof(*threads) + count * sizeof(threads->thread[0]));

@@ -46,24 +46,6 @@ static unsigned parts_of(const struct pass *pass, size_t tile)
 	return pass->kind->master_only ? 1 : pass->optimizer->nparts;
 }
 
-#define TENSORS (PARTS + 1)
-
-/* The tensors that a tile needs: its parts if it is offloaded, and gradients if some were added. */
-static unsigned tensors_of(const struct pass *pass, size_t tile,
-			   struct nvs_tensor *tensors[TENSORS])
-{
-	const struct gradient_tile *gradients = tile_gradients(pass, tile);
-	unsigned n = 0;
-
-	for (; n < parts_of(pass, tile); n++)
-		tensors[n] = pass->optimizer->tiles[tile].parts[n];
-	if (gradients)
-		tensors[n++] = gradients->tensor;
-	/* A tile that needs no tensor is at hand and never fetched. */
-	assert(n && tensors[0] && tensors[n - 1]);
-	return n;
-}
-
 static bool is_resident(const struct pass *pass, size_t tile)
 {
 	struct nvs_optimizer *optimizer = pass->optimizer;
@@ -75,19 +57,6 @@ static bool is_resident(const struct pass *pass, size_t tile)
 			return false;
 	}
 	return true;
-}
-
-/* Tiles that need the same gradients share one pin of them. False: there is none yet. */
-static bool share_gradients(struct pass *pass, struct gradient_tile *gradients)
-{
-	bool shared;
-
-	pthread_mutex_lock(&pass->lock);
-	assert(gradients->valid && gradients->users);
-	shared = gradients->sharers;
-	gradients->sharers += shared;
-	pthread_mutex_unlock(&pass->lock);
-	return shared;
 }
 
 /* The last one to leave ends the pin, unless a failed read has done so. */
@@ -152,11 +121,25 @@ static int pin_tensors(struct pass *pass, size_t i, struct nvs_tensor *const *te
 int tile_fetch(struct pass *pass, size_t i, struct nvs_error *error)
 {
 	struct gradient_tile *gradients = tile_gradients(pass, i);
-	struct nvs_tensor *tensors[TENSORS];
-	unsigned n = tensors_of(pass, i, tensors);
-	bool shared = gradients && share_gradients(pass, gradients);
-	int rc = pin_tensors(pass, i, tensors, n - shared, error);
+	struct nvs_tensor *tensors[PARTS + 1];
+	unsigned n = 0;
+	bool shared = false;
+	int rc;
 
+	/* Its parts if it is offloaded, and gradients if some were added. */
+	for (; n < parts_of(pass, i); n++)
+		tensors[n] = pass->optimizer->tiles[i].parts[n];
+	if (gradients) {
+		tensors[n++] = gradients->tensor;
+		pthread_mutex_lock(&pass->lock);
+		assert(gradients->valid && gradients->users);
+		shared = gradients->sharers;
+		gradients->sharers += shared;
+		pthread_mutex_unlock(&pass->lock);
+	}
+	/* A tile that needs no tensor is at hand and never fetched. */
+	assert(n && tensors[0] && tensors[n - 1]);
+	rc = pin_tensors(pass, i, tensors, n - shared, error);
 	if (rc && shared)
 		leave_unread(pass, gradients);
 	else if (!rc && gradients && !shared) {

@@ -95,11 +95,14 @@ int nvs_optimizer_get_weights(struct nvs_optimizer *optimizer, struct nvs_error 
 
 /* ---- All state out or in ---- */
 
+/* Moves elements through the caller's function, or through its transfers. */
 struct bulk {
+	int (*move)(struct bulk *bulk, const struct nvs_state_run *run, unsigned thread);
+	bool import;
 	nvs_state_fn *fn;
 	void *arg;
-	bool import;
 	int rc; /* the first error of the caller's function; atomic */
+	const struct tile_mover *mover;
 };
 
 static bool every_tile(const struct nvs_optimizer *optimizer, size_t tile)
@@ -109,14 +112,12 @@ static bool every_tile(const struct nvs_optimizer *optimizer, size_t tile)
 	return true;
 }
 
-/* Moves a run of state out or in; an error ends the pass. */
-typedef int move_run_fn(void *arg, const struct nvs_state_run *run, unsigned thread);
-
-/* Moves elements [from, from + n) of a tile, as float32, run after run. */
-static int move_slice(struct nvs_optimizer *optimizer, size_t tile, uint64_t from, uint64_t n,
-		      unsigned thread, bool import, move_run_fn *move, void *arg)
+/* Moves elements [from, from + n) of a tile, as float32, run after run; an error ends the pass. */
+static int move_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
+		      uint64_t n, unsigned thread)
 {
 	uint64_t at = tile * optimizer->tile_numel + from, end = at + n;
+	struct bulk *bulk = arg;
 	struct segment segment;
 	int rc = 0;
 
@@ -126,19 +127,21 @@ static int move_slice(struct nvs_optimizer *optimizer, size_t tile, uint64_t fro
 	while (!rc && next_segment(optimizer, &at, end, &segment)) {
 		const struct state_run packed = state_packed(optimizer, tile, &segment);
 		const struct nvs_state_run run = state_open(optimizer, &packed, &segment, thread,
-							    !import);
+							    !bulk->import);
 
-		rc = move(arg, &run, thread);
-		if (!rc && import)
+		rc = bulk->move(bulk, &run, thread);
+		if (!rc && bulk->import)
 			state_close(optimizer, &packed, &segment, &run, 0);
 	}
 	return rc;
 }
 
-/* Has the caller's function move it. The first error ends the pass. */
-static int call_function(void *arg, const struct nvs_state_run *run, unsigned thread)
+static const struct pass_kind exports = {.wants = every_tile, .slice = move_slice};
+static const struct pass_kind imports = {
+	.writes = true, .overwrites = true, .wants = every_tile, .slice = move_slice};
+
+static int call_function(struct bulk *bulk, const struct nvs_state_run *run, unsigned thread)
 {
-	struct bulk *bulk = arg;
 	int rc = __atomic_load_n(&bulk->rc, __ATOMIC_RELAXED), expected = 0;
 
 	(void)thread;
@@ -152,38 +155,22 @@ static int call_function(void *arg, const struct nvs_state_run *run, unsigned th
 	return rc;
 }
 
-static int bulk_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
-		      uint64_t n, unsigned thread)
-{
-	const struct bulk *bulk = arg;
-
-	return move_slice(optimizer, tile, from, n, thread, bulk->import, call_function, arg);
-}
-
 /* Runs a pass over every tile, unless a step is unfinished or the store is only read. */
-static int bulk_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void *arg,
-		    struct nvs_error *error)
+static int bulk_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind,
+		    struct bulk *bulk, struct nvs_error *error)
 {
 	int rc;
 
 	assert(kind->wants == every_tile && kind->writes == kind->overwrites);
+	if (!bulk->fn && !bulk->mover)
+		return error_set(error, -EINVAL, "the function is NULL");
 	rc = call_begin(optimizer, CALL_BETWEEN_STEPS | (kind->writes ? CALL_CHANGES : 0), error);
 	if (rc)
 		return rc;
-	rc = pass_run(optimizer, kind, arg, NULL, error);
+	rc = pass_run(optimizer, kind, bulk, NULL, error);
 	optimizer->passes += !rc && kind->writes;
 	optimizer_check(optimizer);
 	call_end(optimizer);
-	return rc;
-}
-
-static int run_bulk(struct nvs_optimizer *optimizer, const struct pass_kind *kind,
-		    struct bulk *bulk, struct nvs_error *error)
-{
-	int rc = bulk->fn ? 0 : error_set(error, -EINVAL, "the function is NULL");
-
-	if (!rc)
-		rc = bulk_run(optimizer, kind, bulk, error);
 	if (bulk->rc)
 		rc = error_set(error, bulk->rc,
 			       "the caller's function ended the %s of the optimizer's state: %s",
@@ -195,28 +182,25 @@ int nvs_optimizer_export(struct nvs_optimizer *optimizer, nvs_state_fn *fn, void
 			 struct nvs_error *error)
 {
 	HOLD_CANCEL;
-	static const struct pass_kind kind = {.wants = every_tile, .slice = bulk_slice};
-	struct bulk bulk = {.fn = fn, .arg = arg};
+	struct bulk bulk = {.move = call_function, .fn = fn, .arg = arg};
 
-	return run_bulk(optimizer, &kind, &bulk, error);
+	return bulk_run(optimizer, &exports, &bulk, error);
 }
 
 int nvs_optimizer_import(struct nvs_optimizer *optimizer, nvs_state_fn *fn, void *arg,
 			 struct nvs_error *error)
 {
 	HOLD_CANCEL;
-	static const struct pass_kind kind = {
-		.writes = true, .overwrites = true, .wants = every_tile, .slice = bulk_slice};
-	struct bulk bulk = {.fn = fn, .arg = arg, .import = true};
+	struct bulk bulk = {.move = call_function, .fn = fn, .arg = arg, .import = true};
 
-	return run_bulk(optimizer, &kind, &bulk, error);
+	return bulk_run(optimizer, &imports, &bulk, error);
 }
 
 static int begin_tile(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
 		      uint64_t n, unsigned flight)
 {
 	uint64_t at = tile * optimizer->tile_numel + from, end = at + n;
-	const struct tile_mover *mover = arg;
+	const struct tile_mover *mover = ((const struct bulk *)arg)->mover;
 	struct segment segment;
 
 	assert(!from && n == optimizer->tile_numel);
@@ -234,47 +218,27 @@ static int begin_tile(struct nvs_optimizer *optimizer, void *arg, size_t tile, u
 
 static int complete_tile(struct nvs_optimizer *optimizer, void *arg, size_t tile, unsigned flight)
 {
-	const struct tile_mover *mover = arg;
-	int rc = mover->complete(mover->arg, flight);
-
-	assert(tile < optimizer->ntiles && rc <= 0);
-	return rc;
-}
-
-static int complete_import(struct nvs_optimizer *optimizer, void *arg, size_t tile, unsigned flight)
-{
 	uint64_t at = tile * optimizer->tile_numel, end = at + optimizer->tile_numel;
-	int rc = complete_tile(optimizer, arg, tile, flight);
+	const struct bulk *bulk = arg;
+	int rc = bulk->mover->complete(bulk->mover->arg, flight);
 	struct segment segment;
 
-	while (!rc && next_segment(optimizer, &at, end, &segment))
+	assert(tile < optimizer->ntiles && rc <= 0);
+	while (!rc && bulk->import && next_segment(optimizer, &at, end, &segment))
 		give_weights(optimizer, &segment, state_packed(optimizer, tile, &segment).master);
 	return rc;
 }
 
 /* Where the state is not float32: through the float32 memory of the thread, whose number is that of its
  * flight. */
-static int transfer_run(void *arg, const struct nvs_state_run *run, unsigned thread)
+static int transfer_run(struct bulk *bulk, const struct nvs_state_run *run, unsigned thread)
 {
-	const struct tile_mover *mover = arg;
 	int rc;
 
-	mover->begin(mover->arg, run, thread);
-	rc = mover->complete(mover->arg, thread);
+	bulk->mover->begin(bulk->mover->arg, run, thread);
+	rc = bulk->mover->complete(bulk->mover->arg, thread);
 	assert(rc <= 0);
 	return rc;
-}
-
-static int export_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
-			uint64_t n, unsigned thread)
-{
-	return move_slice(optimizer, tile, from, n, thread, false, transfer_run, arg);
-}
-
-static int import_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
-			uint64_t n, unsigned thread)
-{
-	return move_slice(optimizer, tile, from, n, thread, true, transfer_run, arg);
 }
 
 unsigned optimizer_flights(const struct nvs_optimizer *optimizer)
@@ -287,10 +251,9 @@ int optimizer_export_tiles(struct nvs_optimizer *optimizer, const struct tile_mo
 {
 	static const struct pass_kind kind = {
 		.wants = every_tile, .slice = begin_tile, .complete = complete_tile};
-	static const struct pass_kind by_slices = {.wants = every_tile, .slice = export_slice};
-	struct tile_mover own = *mover;
+	struct bulk bulk = {.move = transfer_run, .mover = mover};
 
-	return bulk_run(optimizer, optimizer->state != NVS_STATE_FP32 ? &by_slices : &kind, &own,
+	return bulk_run(optimizer, optimizer->state != NVS_STATE_FP32 ? &exports : &kind, &bulk,
 			error);
 }
 
@@ -301,11 +264,9 @@ int optimizer_import_tiles(struct nvs_optimizer *optimizer, const struct tile_mo
 					      .overwrites = true,
 					      .wants = every_tile,
 					      .slice = begin_tile,
-					      .complete = complete_import};
-	static const struct pass_kind by_slices = {
-		.writes = true, .overwrites = true, .wants = every_tile, .slice = import_slice};
-	struct tile_mover own = *mover;
+					      .complete = complete_tile};
+	struct bulk bulk = {.move = transfer_run, .import = true, .mover = mover};
 
-	return bulk_run(optimizer, optimizer->state != NVS_STATE_FP32 ? &by_slices : &kind, &own,
+	return bulk_run(optimizer, optimizer->state != NVS_STATE_FP32 ? &imports : &kind, &bulk,
 			error);
 }

@@ -60,26 +60,6 @@ static void sum_u64(XXH3_state_t *state, uint64_t value)
 	XXH3_64bits_update(state, bytes, sizeof(bytes));
 }
 
-/* Computed once, on open: no later call allocates. */
-static int sum_layout(struct nvs_optimizer *optimizer, struct nvs_error *error)
-{
-	XXH3_state_t *state = XXH3_createState();
-
-	if (!state)
-		return error_set(error, -ENOMEM, "out of memory for the optimizer's header");
-	XXH3_64bits_reset(state);
-	for (size_t i = 0; i < optimizer->ngroups; i++) {
-		const struct group *group = &optimizer->groups[i];
-
-		XXH3_64bits_update(state, group->name, strlen(group->name) + 1);
-		sum_u64(state, group->numel);
-		sum_u64(state, group->at);
-	}
-	optimizer->layout_sum = XXH3_64bits_digest(state);
-	XXH3_freeState(state);
-	return 0;
-}
-
 /* ---- Reading the header ---- */
 
 #define NAME "optimizer"
@@ -183,10 +163,25 @@ int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nv
 int header_check(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	const struct header *stored = &optimizer->stored;
-	int rc = optimizer->keep ? sum_layout(optimizer, error) : 0;
+	XXH3_state_t *state = optimizer->keep ? XXH3_createState() : NULL;
 
-	if (rc || !optimizer->header)
-		return rc;
+	if (!optimizer->keep)
+		return 0;
+	if (!state)
+		return error_set(error, -ENOMEM, "out of memory for the optimizer's header");
+	/* Computed once, on open: no later call allocates. */
+	XXH3_64bits_reset(state);
+	for (size_t i = 0; i < optimizer->ngroups; i++) {
+		const struct group *group = &optimizer->groups[i];
+
+		XXH3_64bits_update(state, group->name, strlen(group->name) + 1);
+		sum_u64(state, group->numel);
+		sum_u64(state, group->at);
+	}
+	optimizer->layout_sum = XXH3_64bits_digest(state);
+	XXH3_freeState(state);
+	if (!optimizer->header)
+		return 0;
 	assert(header_nbytes(stored) == optimizer->header_bytes);
 	assert(stored->tile_numel == optimizer->tile_numel);
 	if (stored->layout == optimizer->layout_sum && stored->ntiles == optimizer->ntiles &&
@@ -336,7 +331,6 @@ static int write_outside(struct nvs_optimizer *optimizer, struct nvs_error *erro
 	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc; i++)
 		if (!is_fresh(&optimizer->tiles[i])) {
 			/* Writes a tile that is in host memory. */
-
 			for (unsigned part = 0; part < optimizer->nparts && !rc; part++)
 				rc = write_from(optimizer, optimizer->tiles[i].parts[part],
 						tile_part(optimizer, i, part),

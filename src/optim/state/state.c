@@ -59,15 +59,6 @@ void group_set_gradients(const struct nvs_optimizer *optimizer, struct group *gr
 	group_check(optimizer, group);
 }
 
-static void gradient_tile_check(const struct nvs_optimizer *optimizer,
-				const struct gradient_tile *tile)
-{
-	assert(tile >= optimizer->gradients);
-	assert(tile < optimizer->gradients + optimizer->ngradients);
-	assert(!tile->valid || tile->tensor);
-	assert(!tile->sharers);
-}
-
 void layout_check(const struct nvs_optimizer *optimizer)
 {
 	uint64_t end = 0;
@@ -103,6 +94,8 @@ void optimizer_check(const struct nvs_optimizer *optimizer)
 		assert(optimizer->tiles[i].task == TASK_NONE);
 		assert(optimizer->tiles[i].place < TILE_SUSPENDED);
 	}
-	for (size_t i = 0; i < optimizer->ngradients; i++)
-		gradient_tile_check(optimizer, &optimizer->gradients[i]);
+	for (size_t i = 0; i < optimizer->ngradients; i++) {
+		assert(!optimizer->gradients[i].valid || optimizer->gradients[i].tensor);
+		assert(!optimizer->gradients[i].sharers);
+	}
 }

@@ -88,41 +88,31 @@ int stored_groups(const struct nvs_config *config, struct nvs_aio *aio,
 	return rc;
 }
 
-static int encode_table(struct nvs_optimizer *optimizer, struct nvs_group_spec *specs,
-			struct nvs_error *error)
-{
-	const struct group_table table = {
-		.ratio = optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio,
-		.gradient_dtype = optimizer->gradient_dtype,
-		.specs = specs,
-		.n = optimizer->ngroups,
-	};
-
-	for (size_t i = 0; i < table.n; i++) {
-		specs[i].name = optimizer->groups[i].name;
-		specs[i].numel = optimizer->groups[i].numel;
-	}
-	optimizer->table_bytes = groups_nbytes(&table);
-	optimizer->table = malloc(optimizer->table_bytes);
-	if (!optimizer->table)
-		return error_set(error, -ENOMEM, "out of memory for the table of groups");
-	groups_encode(&table, optimizer->table);
-	return 0;
-}
-
 int stored_groups_make(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	struct nvs_group_spec *specs;
+	struct group_table table = {
+		.ratio = optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio,
+		.gradient_dtype = optimizer->gradient_dtype,
+		.n = optimizer->ngroups,
+	};
 	uint64_t stored;
-	int rc;
 
 	if (optimizer->read_only || engine_has_stored(optimizer->engine, GROUPS_TENSOR, &stored))
 		return 0;
-	specs = calloc(optimizer->ngroups, sizeof(*specs));
-	rc = specs ? encode_table(optimizer, specs, error)
-		   : error_set(error, -ENOMEM, "out of memory for the table of groups");
-	free(specs);
-	return rc ? rc
-		  : register_bytes(optimizer->engine, GROUPS_TENSOR, optimizer->table_bytes,
-				   &optimizer->table_tensor, error);
+	table.specs = calloc(table.n, sizeof(*table.specs));
+	for (size_t i = 0; table.specs && i < table.n; i++) {
+		table.specs[i].name = optimizer->groups[i].name;
+		table.specs[i].numel = optimizer->groups[i].numel;
+	}
+	if (table.specs) {
+		optimizer->table_bytes = groups_nbytes(&table);
+		optimizer->table = malloc(optimizer->table_bytes);
+	}
+	if (optimizer->table)
+		groups_encode(&table, optimizer->table);
+	free(table.specs);
+	return optimizer->table
+		       ? register_bytes(optimizer->engine, GROUPS_TENSOR, optimizer->table_bytes,
+					&optimizer->table_tensor, error)
+		       : error_set(error, -ENOMEM, "out of memory for the table of groups");
 }

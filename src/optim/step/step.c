@@ -288,14 +288,6 @@ static int begin_step(struct nvs_optimizer *optimizer, const struct nvs_step_opt
 	return 0;
 }
 
-static bool has_any_gradients(const struct nvs_optimizer *optimizer)
-{
-	for (size_t i = 0; i < optimizer->ngroups; i++)
-		if (has_gradients(&optimizer->groups[i]))
-			return true;
-	return false;
-}
-
 /* A step without gradients. The loss scale follows the other ranks', whose loss it scales too. */
 static int pass_over(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
 		     struct nvs_step_result *result, struct nvs_error *error)
@@ -313,19 +305,6 @@ static int pass_over(struct nvs_optimizer *optimizer, const struct nvs_step_opti
 	return scaler_update(&optimizer->scaler, fp16, false);
 }
 
-static int check_owed(const struct nvs_optimizer *optimizer, struct nvs_error *error)
-{
-	for (size_t i = 0; i < optimizer->ngroups; i++)
-		if (optimizer->groups[i].gradients == NVS_GRADIENTS_OWED)
-			return error_about(
-				error, -EINVAL, optimizer->groups[i].name, 0, 0,
-				"step %" PRIu64
-				" was begun by an earlier run with gradients lent for group "
-				"%s: lend them again to finish it",
-				optimizer->step + 1, optimizer->groups[i].name);
-	return 0;
-}
-
 static int update_all(struct nvs_optimizer *optimizer, struct pass_figures *figures,
 		      struct nvs_error *error)
 {
@@ -339,18 +318,22 @@ static int update_all(struct nvs_optimizer *optimizer, struct pass_figures *figu
 									: optimizer->step_factor)};
 	struct nvs_error last = {.size = sizeof(last)};
 	uint64_t failures = engine_write_failures(optimizer->engine, &last);
-	int rc = check_owed(optimizer, error);
+	bool dirty;
+	int rc = 0;
 
 	assert(is_unfinished(optimizer) && optimizer->step < STEPS_MAX);
-	if (!rc) {
-		bool dirty;
-
-		/* Writes updated tiles again whose write failed. */
-		for (size_t i = 0; i < optimizer->nparts * optimizer->noffloaded && !rc; i++)
-			if (is_idle(optimizer, optimizer->offloaded[i], &dirty) && dirty)
-				rc = batch_swap_out(optimizer->engine, &optimizer->offloaded[i], 1,
-						    error);
-	}
+	for (size_t i = 0; i < optimizer->ngroups; i++)
+		if (optimizer->groups[i].gradients == NVS_GRADIENTS_OWED)
+			return error_about(
+				error, -EINVAL, optimizer->groups[i].name, 0, 0,
+				"step %" PRIu64
+				" was begun by an earlier run with gradients lent for group "
+				"%s: lend them again to finish it",
+				optimizer->step + 1, optimizer->groups[i].name);
+	/* Writes updated tiles again whose write failed. */
+	for (size_t i = 0; i < optimizer->nparts * optimizer->noffloaded && !rc; i++)
+		if (is_idle(optimizer, optimizer->offloaded[i], &dirty) && dirty)
+			rc = batch_swap_out(optimizer->engine, &optimizer->offloaded[i], 1, error);
 	if (rc)
 		return rc;
 	make_room(optimizer);
@@ -367,14 +350,17 @@ static int take_step(struct nvs_optimizer *optimizer, const struct nvs_step_opti
 	struct nvs_engine_stats from = {.size = sizeof(from)}, to = {.size = sizeof(to)};
 	struct pass_figures figures = {0};
 	uint64_t started = clock_ns();
+	bool any = false;
 	int rc = 0;
 
 	optimizer->sum_ns = optimizer->sum_cpu_ns = 0;
 	nvs_engine_get_stats(optimizer->engine, &from);
 	result->loss_scale = optimizer->scaler.scale;
+	for (size_t i = 0; i < optimizer->ngroups; i++)
+		any |= has_gradients(&optimizer->groups[i]);
 	if (!is_unfinished(optimizer))
-		rc = has_any_gradients(optimizer) ? begin_step(optimizer, options, result, error)
-						  : pass_over(optimizer, options, result, error);
+		rc = any ? begin_step(optimizer, options, result, error)
+			 : pass_over(optimizer, options, result, error);
 	if (!rc && is_unfinished(optimizer)) {
 		result->norm = optimizer->step_norm;
 		result->clip = optimizer->step_clip;
@@ -415,36 +401,22 @@ static int take_step(struct nvs_optimizer *optimizer, const struct nvs_step_opti
 	return rc;
 }
 
-/* Copies the caller's structures in; NULL options are the defaults. */
-static int take_options(const struct nvs_step_options *options, struct nvs_step_options *into,
-			struct nvs_gradient_sums *sums, struct nvs_error *error)
-{
-	int rc = 0;
-
-	*into = (struct nvs_step_options){.size = sizeof(*into), .lr = -1};
-	if (options)
-		rc = struct_in(into, sizeof(*into), options);
-	if (rc)
-		return struct_refused(error, rc, "nvs_step_options", "the options");
-	if (!into->sums)
-		return 0;
-	rc = struct_in(sums, sizeof(*sums), into->sums);
-	into->sums = sums;
-	return rc ? struct_refused(error, rc, "nvs_gradient_sums", "the sums") : 0;
-}
-
 int nvs_optimizer_step(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
 		       struct nvs_step_result *result, struct nvs_error *error)
 {
 	HOLD_CANCEL;
 	struct nvs_step_result full = {
 		.size = sizeof(full), .norm = -1, .clip = 1, .io = {.size = sizeof(full.io)}};
-	struct nvs_step_options given;
+	struct nvs_step_options given = {.size = sizeof(given), .lr = -1};
 	struct nvs_gradient_sums sums;
-	int rc = take_options(options, &given, &sums, error);
+	int rc = options ? struct_in(&given, sizeof(given), options) : 0;
 
 	if (rc)
-		return rc;
+		return struct_refused(error, rc, "nvs_step_options", "the options");
+	rc = given.sums ? struct_in(&sums, sizeof(sums), given.sums) : 0;
+	if (rc)
+		return struct_refused(error, rc, "nvs_gradient_sums", "the sums");
+	given.sums = given.sums ? &sums : NULL;
 	if (result && struct_out(result, &full, sizeof(full)))
 		return struct_refused(error, -EINVAL, "nvs_step_result", "the result");
 	rc = call_begin(optimizer, CALL_CHANGES, error);
