@@ -100,7 +100,7 @@ static int empty_to_file(struct move *move, struct nvs_error *error)
 			  transit->requests, &transit->n, error);
 }
 
-/* The same in the other direction. The engine writes the tensor; move_in waits for that. */
+/* The same in the other direction. The engine writes the tensor; finish_tensor waits for that. */
 static int empty_to_store(struct move *move, struct nvs_error *error)
 {
 	const struct pair *pair = &move->pairs[move->filled];
@@ -188,49 +188,37 @@ static int move_tensors(struct move *move, struct nvs_error *error)
 	return rc;
 }
 
-/* Unpins what an error has left. No transfer of a file is in flight any more. */
-static void unpin_all(struct move *move)
+/* Returns when everything is written to the files, or to the store. After an error the files of `writing`
+ * or `reading`, whichever is given, are closed, and no tensor stays pinned. */
+static int move_all(struct nvs_engine *engine, const struct pair *pairs, size_t n,
+		    struct writing *writing, struct reading *reading, struct nvs_error *error)
 {
-	for (size_t i = move->done; i < move->begun; i++) {
-		struct transit *transit = transit_of(move, i);
+	struct move move = {.engine = engine,
+			    .aio = nvs_engine_aio(engine),
+			    .pairs = pairs,
+			    .n = n,
+			    .writing = writing,
+			    .reading = reading};
+	int rc = 0;
+
+	for (size_t i = 0; i < n && reading && !rc; i++)
+		rc = reading_check(reading, pairs[i].entry, error);
+	if (!rc)
+		rc = move_tensors(&move, error);
+	if (!rc)
+		return 0;
+	if (writing)
+		writing_end(writing);
+	else
+		reading_end(reading);
+	/* Unpins what the error has left. No transfer of a file is in flight any more. */
+	for (size_t i = move.done; i < move.begun; i++) {
+		struct transit *transit = transit_of(&move, i);
 
 		for (size_t j = 0; j < transit->n; j++)
 			nvs_request_close(transit->requests[j]);
 		if (transit->pin)
-			engine_unpin(move->engine, move->pairs[i].tensor, transit->pin);
-	}
-}
-
-/* This and move_in return when everything is written to the files, or to the store. After an error the
- * files of `writing` or `reading` are closed, and no tensor stays pinned. */
-static int move_out(struct nvs_engine *engine, const struct pair *pairs, size_t n,
-		    struct writing *writing, struct nvs_error *error)
-{
-	struct move move = {
-		.engine = engine, .aio = writing->aio, .pairs = pairs, .n = n, .writing = writing};
-	int rc = move_tensors(&move, error);
-
-	if (rc) {
-		writing_end(writing);
-		unpin_all(&move);
-	}
-	return rc;
-}
-
-static int move_in(struct nvs_engine *engine, const struct pair *pairs, size_t n,
-		   struct reading *reading, struct nvs_error *error)
-{
-	struct move move = {
-		.engine = engine, .aio = reading->aio, .pairs = pairs, .n = n, .reading = reading};
-	int rc = 0;
-
-	for (size_t i = 0; i < n && !rc; i++)
-		rc = reading_check(reading, pairs[i].entry, error);
-	if (!rc)
-		rc = move_tensors(&move, error);
-	if (rc) {
-		reading_end(reading);
-		unpin_all(&move);
+			engine_unpin(engine, pairs[i].tensor, transit->pin);
 	}
 	return rc;
 }
@@ -310,18 +298,14 @@ int nvs_checkpoint_export(struct nvs_engine *engine, const struct nvs_checkpoint
 	writing.plan.entries = calloc(n + chosen.nstorages + 1, sizeof(struct entry));
 	if (!pairs || !writing.plan.entries)
 		rc = error_set(error, -ENOMEM, "no memory for the names of %zu tensors", n);
-	else {
-		rc = 0;
-
-		for (size_t i = 0; i < n && !rc; i++)
-			rc = plan_item(&writing.plan, engine, items, i, &pairs[i], error);
-		if (!rc)
-			rc = writing_begin(&writing, nvs_engine_aio(engine), path, &chosen, NULL,
-					   error);
-		if (!rc)
-			rc = move_out(engine, pairs, n, &writing, error);
-		rc = rc ? rc : writing_commit(&writing, error);
-	}
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = plan_item(&writing.plan, engine, items, i, &pairs[i], error);
+	if (!rc)
+		rc = writing_begin(&writing, nvs_engine_aio(engine), path, &chosen, NULL, error);
+	if (!rc)
+		rc = move_all(engine, pairs, n, &writing, NULL, error);
+	if (!rc)
+		rc = writing_commit(&writing, error);
 	writing_end(&writing);
 	free(pairs);
 	return rc;
@@ -378,7 +362,7 @@ int nvs_checkpoint_import(struct nvs_engine *engine, const struct nvs_checkpoint
 	if (!rc)
 		rc = reading_begin(&reading, nvs_engine_aio(engine), checkpoint, error);
 	if (!rc)
-		rc = move_in(engine, pairs, n, &reading, error);
+		rc = move_all(engine, pairs, n, NULL, &reading, error);
 	if (reading.checkpoint)
 		reading_end(&reading);
 	free(pairs);

@@ -340,21 +340,6 @@ static int read_step(const struct groups *groups, uint64_t *step, struct nvs_err
 	return rc;
 }
 
-static int check_sums(const struct groups *groups, struct nvs_error *error)
-{
-	for (size_t i = 0; i < groups->n * groups->rule->nparts; i++) {
-		const struct entry *entry = groups->entries[i];
-
-		if (entry && entry->has_crc && groups->sums[i] != entry->crc)
-			return error_about(error, -EBADMSG, entry->name, 0, entry->offset,
-					   "%s: tensor %s: its bytes do not have the checksum that "
-					   "the file states",
-					   groups->reading->checkpoint->paths[entry->file],
-					   entry->name);
-	}
-	return 0;
-}
-
 int nvs_checkpoint_import_optimizer(struct nvs_optimizer *optimizer,
 				    const struct nvs_checkpoint *checkpoint,
 				    const char *const *names, struct nvs_error *error)
@@ -381,8 +366,15 @@ int nvs_checkpoint_import_optimizer(struct nvs_optimizer *optimizer,
 			rc = reading_check(&reading, groups.entries[i], error);
 	if (!rc)
 		rc = groups_move(&groups, error);
-	if (!rc)
-		rc = check_sums(&groups, error);
+	for (size_t i = 0; !rc && i < groups.n * groups.rule->nparts; i++) {
+		const struct entry *entry = groups.entries[i];
+
+		if (entry && entry->has_crc && groups.sums[i] != entry->crc)
+			rc = error_about(error, -EBADMSG, entry->name, 0, entry->offset,
+					 "%s: tensor %s: its bytes do not have the checksum that "
+					 "the file states",
+					 checkpoint->paths[entry->file], entry->name);
+	}
 	if (!rc)
 		rc = check_step_since(optimizer, groups.step, error);
 	if (!rc && !names)

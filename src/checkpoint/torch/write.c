@@ -67,7 +67,8 @@ static void pickle_name(FILE *out, const char *name)
 	fprintf(out, "c%.*s\n%s\n", (int)(dot - name), name, dot + 1);
 }
 
-/* A tensor of which record `index` has the data. Types without a storage of their own lie in bytes, and name the type behind the rest. */
+/* A tensor of which record `index` has the data. Types without a storage of their own lie in bytes,
+ * and name the type behind the rest. */
 static void pickle_tensor(FILE *out, const struct entry *entry, size_t index)
 {
 	const char *storage = pickle_name_of(NAME_STORAGE, entry->dtype);

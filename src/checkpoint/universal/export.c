@@ -124,13 +124,6 @@ static int submit_write(struct state_move *move, struct state_io *io, struct nvs
 	return rc;
 }
 
-static void release(struct state_move *move, struct state_io *io)
-{
-	struct export_job *export = move->arg;
-
-	open_files_release(&export->files, io->file);
-}
-
 /* Makes durable what this rank has written; the first one has written to all files. */
 static int sync_elements(const struct export_job *export, struct nvs_error *error)
 {
@@ -314,7 +307,7 @@ int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
 		struct state_move move = {.fragments = export.params.fragments,
 					  .nfragments = export.params.nfragments,
 					  .submit = submit_write,
-					  .release = release,
+					  .release = open_files_release,
 					  .arg = &export};
 
 		rc = export.options.rank ? tree_open(&export.tree, export.path, true, error) : 0;

@@ -148,13 +148,6 @@ static int submit_read(struct state_move *move, struct state_io *io, struct nvs_
 	return rc;
 }
 
-static void release(struct state_move *move, struct state_io *io)
-{
-	struct import_job *import = move->arg;
-
-	open_files_release(&import->files, io->file);
-}
-
 static void landed(struct state_move *move, const struct state_io *io)
 {
 	const struct import_job *import = move->arg;
@@ -171,7 +164,7 @@ static int import_all(struct import_job *import, struct nvs_optimizer *optimizer
 				  .importing = true,
 				  .submit = submit_read,
 				  .landed = landed,
-				  .release = release,
+				  .release = open_files_release,
 				  .arg = import};
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
 	uint64_t step = 0;
