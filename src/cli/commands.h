@@ -24,6 +24,8 @@ int cmd_compare(int argc, char **argv);
 
 /* Prints "nvswap: ..." on standard error, after erasing the line of progress. */
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Says why a call ends, and is its code or status. */
+#define REFUSE(code, ...) (say(__VA_ARGS__), (code))
 /* An nvs_log_fn that prints errors and warnings. */
 void say_log(void *arg, enum nvs_log_level level, const char *text);
 

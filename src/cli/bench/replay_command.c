@@ -84,24 +84,21 @@ int cmd_replay(int argc, char **argv)
 
 	if (rc)
 		return rc == OPTIONS_HELP ? options_help(&replay_command) : STATUS_USAGE;
-	if (typed.noperands != 1) {
-		say("replay takes one TRACE, and %u are given", typed.noperands);
-		return STATUS_USAGE;
-	}
+	if (typed.noperands != 1)
+		return REFUSE(STATUS_USAGE, "replay takes one TRACE, and %u are given",
+			      typed.noperands);
 	plan.run.replay = typed.operands[0];
 	for (unsigned i = 0; i < 2; i++) {
 		const char *written = i ? plan.run.output : plan.run.trace;
 
-		if (is_same_file(plan.run.replay, written)) {
-			say("%s would be written over the accesses that are read from it", written);
-			return STATUS_USAGE;
-		}
+		if (is_same_file(plan.run.replay, written))
+			return REFUSE(STATUS_USAGE,
+				      "%s would be written over the accesses that are read from it",
+				      written);
 	}
 	plan.jobs = calloc(1, sizeof(*plan.jobs));
-	if (!plan.jobs) {
-		say("out of memory");
-		return STATUS_FAILED;
-	}
+	if (!plan.jobs)
+		return REFUSE(STATUS_FAILED, "out of memory");
 	/* Jobs have the options by their index in bench's table. */
 	for (size_t i = 0; i < COUNT_OF(rows); i++) {
 		const struct option_spec *spec = options_find(&bench_command, rows[i].name);

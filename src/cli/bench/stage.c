@@ -394,10 +394,8 @@ int stages_run(struct bench_plan *plan, const struct bench_result **results,
 	sigset_t ending;
 
 	assert(plan->n && plan->n <= JOBS_MAX);
-	if (shared == MAP_FAILED) {
-		say("out of memory for the results of %u jobs", plan->n);
-		return STATUS_FAILED;
-	}
+	if (shared == MAP_FAILED)
+		return REFUSE(STATUS_FAILED, "out of memory for the results of %u jobs", plan->n);
 	stages.plan = plan;
 	stages.shared = shared;
 	for (unsigned i = 0; i < plan->n; i++) {
@@ -426,9 +424,7 @@ int stages_run(struct bench_plan *plan, const struct bench_result **results,
 		}
 		failed |= error->code != 0;
 	}
-	if (stop_signal()) {
-		say("stopped by a signal");
-		return 128 + stop_signal();
-	}
+	if (stop_signal())
+		return REFUSE(128 + stop_signal(), "stopped by a signal");
 	return failed ? STATUS_FAILED : 0;
 }

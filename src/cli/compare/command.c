@@ -245,10 +245,9 @@ int cmd_compare(int argc, char **argv)
 
 	if (status)
 		return status == OPTIONS_HELP ? options_help(&compare_command) : STATUS_USAGE;
-	if (given.noperands < 2) {
-		say("compare needs at least two results: nvswap compare BEFORE.json AFTER.json");
-		return STATUS_USAGE;
-	}
+	if (given.noperands < 2)
+		return REFUSE(STATUS_USAGE, "compare needs at least two results: nvswap compare "
+					    "BEFORE.json AFTER.json");
 	comparison.threshold = values.threshold;
 	if (comparison_read(&comparison, given.operands, given.noperands) ||
 	    output_open(&output, values.report.output))

@@ -136,15 +136,12 @@ int cmd_info(int argc, char **argv)
 	if (rc)
 		return rc == OPTIONS_HELP ? options_help(&info_command) : STATUS_USAGE;
 	daily = (double)values.daily_writes;
-	if (values.result && wear_job_rate(values.result, &daily, &error)) {
-		say("%s", *error.text ? error.text : nvs_strerror(error.code));
-		return STATUS_USAGE;
-	}
+	if (values.result && wear_job_rate(values.result, &daily, &error))
+		return REFUSE(STATUS_USAGE, "%s",
+			      *error.text ? error.text : nvs_strerror(error.code));
 	report.machine.size = sizeof(report.machine);
-	if (nvs_machine_get_info(&report.machine, &error)) {
-		say("%s", error.text);
-		return STATUS_FAILED;
-	}
+	if (nvs_machine_get_info(&report.machine, &error))
+		return REFUSE(STATUS_FAILED, "%s", error.text);
 	examined = examine_paths(&report, &values.paths);
 	examine_wear(&report, (double)values.tbw * 1e12, daily);
 	if (output_open(&output, values.report.output))

@@ -274,13 +274,10 @@ int bench_options_settle(struct bench_options *options, const struct options_giv
 				modes[n++] = rw_names[rw];
 		modes[n] = NULL;
 		join_names(modes, text);
-		say("%s%s%s has no effect with rw=%s: it is for %s", begin, colon, spec->name,
-		    rw_names[options->rw], text);
-		return -EINVAL;
+		return REFUSE(-EINVAL, "%s%s%s has no effect with rw=%s: it is for %s", begin,
+			      colon, spec->name, rw_names[options->rw], text);
 	}
-	if (options->time_based && !options->runtime_ms) {
-		say("%s%stime-based needs runtime", begin, colon);
-		return -EINVAL;
-	}
+	if (options->time_based && !options->runtime_ms)
+		return REFUSE(-EINVAL, "%s%stime-based needs runtime", begin, colon);
 	return 0;
 }

@@ -112,13 +112,13 @@ static uint64_t shuffled(uint64_t seed, uint64_t n, uint64_t nblocks)
 	return n;
 }
 
-/* Fills the next batch of slots. Returns their number, and their bytes. */
-static uint32_t draw_batch(struct blocks *run, struct pass *pass, uint64_t *nbytes)
+/* Fills the next batch of slots, and submits it. */
+static int submit_batch(struct blocks *run, struct pass *pass)
 {
-	uint64_t first = pass->submitted % pass->window;
+	uint64_t first = pass->submitted % pass->window, nbytes = 0;
 	uint32_t n = 0;
+	int rc;
 
-	*nbytes = 0;
 	for (; n < pass->batch && pass->drawn < pass->nbytes; n++) {
 		uint64_t block = (pass->submitted + n) % pass->nblocks, offset, length;
 
@@ -134,18 +134,9 @@ static uint32_t draw_batch(struct blocks *run, struct pass *pass, uint64_t *nbyt
 			.nbytes = length,
 			.offset = offset,
 		};
-		*nbytes += length;
+		nbytes += length;
 		pass->drawn += length;
 	}
-	return n;
-}
-
-static int submit_batch(struct blocks *run, struct pass *pass)
-{
-	uint64_t first = pass->submitted % pass->window, nbytes;
-	uint32_t n = draw_batch(run, pass, &nbytes);
-	int rc;
-
 	pass->ended = !n || (pass->paced && !job_pace(run->watch, pass->direction, nbytes));
 	if (pass->ended)
 		return 0;

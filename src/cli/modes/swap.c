@@ -250,19 +250,6 @@ static int mode_pass(void *arg, bool measured, uint64_t loops, uint64_t runtime_
 	return rc ? rc : bench_engine_wait(&run->opened);
 }
 
-static int check_moved(struct run *run)
-{
-	static const char *const names[] = {[NVS_READ] = "in", [NVS_WRITE] = "out"};
-
-	for (int d = NVS_READ; d <= NVS_WRITE; d++)
-		if (run->asked[d] != run->result->bytes[d])
-			return error_set(&run->result->error, -EIO,
-					 "%" PRIu64
-					 " bytes should have been swapped %s, but %" PRIu64 " were",
-					 run->asked[d], names[d], run->result->bytes[d]);
-	return 0;
-}
-
 static int run_opened(struct run *run)
 {
 	const struct bench_options *options = run->options;
@@ -289,9 +276,15 @@ static int run_opened(struct run *run)
 		rc = load_run(&load);
 	if (rc || !run->result->measured)
 		return rc;
-	rc = check_moved(run);
-	if (rc || !options->verify || options->rw == RW_SWAPIN || stop_signal())
-		return rc;
+	for (int d = NVS_READ; d <= NVS_WRITE; d++)
+		if (run->asked[d] != run->result->bytes[d])
+			return error_set(&run->result->error, -EIO,
+					 "%" PRIu64
+					 " bytes should have been swapped %s, but %" PRIu64 " were",
+					 run->asked[d], d == NVS_READ ? "in" : "out",
+					 run->result->bytes[d]);
+	if (!options->verify || options->rw == RW_SWAPIN || stop_signal())
+		return 0;
 	data_us = run->result->data_us;
 	rc = read_pass(run, &last);
 	run->result->data_us = data_us;

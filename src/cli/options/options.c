@@ -317,11 +317,10 @@ static int option_store(const struct option_source *source, void *at)
 	const struct option_spec *spec = source->spec;
 	const char *where = source->where;
 
-	if (source->text ? !*source->text : spec->type != OPTION_FLAG) {
-		say("%s%s%s needs a value that is not empty: %s", where ? where : "",
-		    where ? ": " : "--", spec->name, spec->argument ? spec->argument : "0 or 1");
-		return -EINVAL;
-	}
+	if (source->text ? !*source->text : spec->type != OPTION_FLAG)
+		return REFUSE(-EINVAL, "%s%s%s needs a value that is not empty: %s",
+			      where ? where : "", where ? ": " : "--", spec->name,
+			      spec->argument ? spec->argument : "0 or 1");
 	switch (spec->type) {
 	case OPTION_FLAG:
 		return store_flag(source, at);
@@ -352,10 +351,9 @@ int options_set(const struct command_spec *command, const char *key, char *value
 
 	if (!spec)
 		return -ENOENT;
-	if (spec->scope == OPTION_OF_LINE) {
-		say("%s: %s is only a command-line option, --%s", where, key, spec->name);
-		return -EINVAL;
-	}
+	if (spec->scope == OPTION_OF_LINE)
+		return REFUSE(-EINVAL, "%s: %s is only a command-line option, --%s", where, key,
+			      spec->name);
 	rc = option_store(&source, (char *)values + spec->offset);
 	for (unsigned i = 0; i < command->noptions && !rc; i++) {
 		const struct option_spec *other = &command->options[i];
@@ -406,10 +404,9 @@ static int take_option(const struct command_spec *command, char **argv, int *i, 
 			    command->name, command->name);
 		return -EINVAL;
 	}
-	if (!value && spec->type != OPTION_FLAG && !argv[*i + 1]) {
-		say("%s needs a value; see nvswap %s --help", argument, command->name);
-		return -EINVAL;
-	}
+	if (!value && spec->type != OPTION_FLAG && !argv[*i + 1])
+		return REFUSE(-EINVAL, "%s needs a value; see nvswap %s --help", argument,
+			      command->name);
 	source = (struct option_source){.spec = spec, .text = value ? value + 1 : NULL};
 	if (!value && spec->type != OPTION_FLAG)
 		source.text = argv[++*i];
@@ -434,19 +431,16 @@ int options_parse(const struct command_spec *command, int argc, char **argv, voi
 		else
 			rc = take_option(command, argv, &i, values, given);
 	}
-	if (!rc && given->noperands && !command->operand) {
-		say("%s takes no arguments beside options, and got %s", command->name,
-		    given->operands[0]);
-		return -EINVAL;
-	}
+	if (!rc && given->noperands && !command->operand)
+		return REFUSE(-EINVAL, "%s takes no arguments beside options, and got %s",
+			      command->name, given->operands[0]);
 	if (rc)
 		return rc;
 	for (unsigned i = 0; i < command->noptions; i++)
 		for (unsigned j = 0; j < i && given->text[i]; j++)
-			if (given->text[j] && options_exclude(&specs[i], &specs[j])) {
-				say("--%s and --%s exclude each other: give one of them",
-				    specs[i].name, specs[j].name);
-				return -EINVAL;
-			}
+			if (given->text[j] && options_exclude(&specs[i], &specs[j]))
+				return REFUSE(-EINVAL,
+					      "--%s and --%s exclude each other: give one of them",
+					      specs[i].name, specs[j].name);
 	return 0;
 }

@@ -92,14 +92,6 @@ static struct layer only(const struct replay *replay, size_t tensor)
 		.first = tensor, .n = 1, .nbytes = replay->model->tensors[tensor].nbytes};
 }
 
-static void fill(struct replay *replay, size_t tensor)
-{
-	const struct layer one = only(replay, tensor);
-
-	bench_engine_generate(&replay->opened, &replay->pattern, &one,
-			      ++replay->contents[tensor].generation);
-}
-
 static struct contents *contents_of(const struct replay *replay, const struct call *call, size_t i)
 {
 	return &replay->contents[call->of[i].tensor];
@@ -189,10 +181,12 @@ static int release(struct replay *replay, const struct call *call)
 		rc = wait_for(replay, call);
 	for (size_t i = 0; i < call->n && !rc; i++) {
 		struct contents *contents = contents_of(replay, call, i);
+		const struct layer one = only(replay, call->of[i].tensor);
 
 		contents->state = LANDED;
 		if (dirty && (replay->options->verify || !contents->generation))
-			fill(replay, call->of[i].tensor);
+			bench_engine_generate(&replay->opened, &replay->pattern, &one,
+					      ++contents->generation);
 	}
 	for (size_t i = 0; i < call->n && !rc; i++) {
 		struct contents *contents = contents_of(replay, call, i);

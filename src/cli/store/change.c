@@ -24,8 +24,7 @@ static int remove_one(struct store_job *job, const struct nvs_store_place *place
 
 	if (removed(job, place, "store", &error))
 		return 0;
-	say("%s", error.text);
-	return STATUS_FAILED;
+	return REFUSE(STATUS_FAILED, "%s", error.text);
 }
 
 /* Several stores are never removed by one command that names none of them. */
@@ -53,10 +52,8 @@ static int repair_one(struct store_job *job, const struct nvs_store_place *place
 	struct nvs_error error = {.size = sizeof(error)};
 	struct json_writer *json = job->json;
 
-	if (nvs_store_repair(place, job->rollback ? NVS_STORE_ROLLBACK : 0, &repairs, &error)) {
-		say("%s", error.text);
-		return STATUS_FAILED;
-	}
+	if (nvs_store_repair(place, job->rollback ? NVS_STORE_ROLLBACK : 0, &repairs, &error))
+		return REFUSE(STATUS_FAILED, "%s", error.text);
 	store_open_json(json, place);
 	json_count(json, "labels", repairs.labels);
 	json_count(json, "manifests", repairs.manifests);
@@ -88,10 +85,8 @@ static int convert_one(struct store_job *job, const struct nvs_store_place *plac
 		rc = nvs_optimizer_convert(config, (enum nvs_optimizer_state)job->state, &done,
 					   &error);
 	nvs_config_close(config);
-	if (store_opened(place, rc, &error)) {
-		say("%s", error.text);
-		return STATUS_FAILED;
-	}
+	if (store_opened(place, rc, &error))
+		return REFUSE(STATUS_FAILED, "%s", error.text);
 	store_open_json(json, place);
 	json_count(json, "commit", done.generation);
 	json_count(json, "step", done.step);
@@ -106,14 +101,13 @@ static int convert_one(struct store_job *job, const struct nvs_store_place *plac
 
 int store_convert(struct store_job *job)
 {
-	if (job->state == STATE_NONE) {
-		say("store convert needs --optimizer-state FORMAT, such as --optimizer-state bf16");
-		return STATUS_USAGE;
-	}
-	if (job->kind == KIND_PARAMETERS) {
-		say("convert changes the state of an optimizer: leave out --kind parameters");
-		return STATUS_USAGE;
-	}
+	if (job->state == STATE_NONE)
+		return REFUSE(STATUS_USAGE, "store convert needs --optimizer-state FORMAT, such as "
+					    "--optimizer-state bf16");
+	if (job->kind == KIND_PARAMETERS)
+		return REFUSE(
+			STATUS_USAGE,
+			"convert changes the state of an optimizer: leave out --kind parameters");
 	job->kind = KIND_OPTIMIZER;
 	return store_choice_open(job) ? STATUS_FAILED : store_each(job, convert_one);
 }

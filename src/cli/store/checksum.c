@@ -93,17 +93,6 @@ static int open_all(struct sums *sums)
 	return 0;
 }
 
-static void report_damage(struct sums *sums)
-{
-	struct json_writer *json = sums->job->json;
-
-	sums->damaged++;
-	json_open_row(json);
-	json_text(json, "tensor", sums->error.subject);
-	json_text(json, "problem", sums->error.text);
-	json_close_object(json);
-}
-
 static size_t group_length(const struct sums *sums, size_t first)
 {
 	uint64_t left = sums->pool / GROUP_SHARE;
@@ -120,6 +109,7 @@ static size_t group_length(const struct sums *sums, size_t first)
 static int read_group(struct sums *sums, size_t first, size_t n)
 {
 	struct nvs_tensor **group = sums->tensors + first;
+	struct json_writer *json = sums->job->json;
 	uint64_t pin;
 	int rc = nvs_tensor_swap_in(sums->engine, group, n, -1, &pin, &sums->error);
 
@@ -131,7 +121,11 @@ static int read_group(struct sums *sums, size_t first, size_t n)
 			rc = nvs_tensor_release(sums->engine, &group[i], 1, pin, NVS_CLEAN,
 						&sums->error);
 		} else if (sums->job->check && (rc == -EBADMSG || rc == -EIO)) {
-			report_damage(sums);
+			json_open_row(json);
+			json_text(json, "tensor", sums->error.subject);
+			json_text(json, "problem", sums->error.text);
+			json_close_object(json);
+			sums->damaged++;
 			rc = 0;
 		}
 	}
@@ -180,12 +174,12 @@ static int check_names(const struct sums *sums)
 		if (!strcmp(path, file_of(sums, i - 1)))
 			continue;
 		for (size_t k = 0; k < i; k++)
-			if (!strcmp(last_name(file_of(sums, k)), last_name(path))) {
-				say("%s and %s have one name, so their checksums need two "
-				    "directories: write each by a command of its own",
-				    file_of(sums, k), path);
-				return STATUS_FAILED;
-			}
+			if (!strcmp(last_name(file_of(sums, k)), last_name(path)))
+				return REFUSE(
+					STATUS_FAILED,
+					"%s and %s have one name, so their checksums need two "
+					"directories: write each by a command of its own",
+					file_of(sums, k), path);
 	}
 	return 0;
 }
@@ -206,10 +200,8 @@ static int write_file(const struct sums *sums, size_t first, size_t end)
 	if ((size_t)snprintf(path, sizeof(path), "%s%s%s.checksums", job->to ? job->to : "",
 			     job->to ? "/" : "",
 			     job->to ? last_name(file) : file) >= sizeof(path) ||
-	    stat(file, &status)) {
-		say("%s: %s", file, nvs_strerror(-errno));
-		return STATUS_FAILED;
-	}
+	    stat(file, &status))
+		return REFUSE(STATUS_FAILED, "%s: %s", file, nvs_strerror(-errno));
 	if (output_open(&output, path))
 		return STATUS_FAILED;
 	rc = output_begin(&output);
@@ -265,11 +257,10 @@ static int check_all(struct sums *sums)
 	struct json_writer *json = job->json;
 	int rc;
 
-	if (!sums->checked && sums->nbytes) {
-		say("%s has no checksums: \"nvswap store checksum %s\" writes them", job->paths[0],
-		    job->paths[0]);
-		return STATUS_FAILED;
-	}
+	if (!sums->checked && sums->nbytes)
+		return REFUSE(STATUS_FAILED,
+			      "%s has no checksums: \"nvswap store checksum %s\" writes them",
+			      job->paths[0], job->paths[0]);
 	json_open_object(json, NULL);
 	json_texts(json, "paths", job->paths, job->npaths);
 	json_open_list(json, "damaged");

@@ -250,10 +250,8 @@ static int run_copy(struct copy *copy)
 	uint64_t begun = clock_ns();
 
 	copy->error.size = sizeof(copy->error);
-	if (optimizer ? copy_optimizer(copy) : copy_parameters(copy)) {
-		say("%s", copy->error.text);
-		return STATUS_FAILED;
-	}
+	if (optimizer ? copy_optimizer(copy) : copy_parameters(copy))
+		return REFUSE(STATUS_FAILED, "%s", copy->error.text);
 	store_open_json(json, place);
 	json_text(json, "file", file);
 	json_count(json, "commit", copy->commit);
@@ -351,10 +349,9 @@ int store_import(struct store_job *job)
 	bool directory = job->from && is_directory(job->from);
 	int status;
 
-	if (!job->from) {
-		say("store import needs --from PATH, such as --from model.safetensors");
-		return STATUS_USAGE;
-	}
+	if (!job->from)
+		return REFUSE(STATUS_USAGE,
+			      "store import needs --from PATH, such as --from model.safetensors");
 	if (job->kind == KIND_OPTIMIZER) {
 		chosen.any_rank = false;
 		status = store_each(&chosen, import_state);
@@ -368,18 +365,18 @@ int store_import(struct store_job *job)
 	/* A store of parameters would be made beside it, whatever the file holds. */
 	all.any_rank = optimizers.any_rank = true;
 	optimizers.kind = KIND_OPTIMIZER;
-	if (directory) {
-		say("--from %s is a directory, as a universal checkpoint, which holds the state of "
-		    "an optimizer: add --kind optimizer, or name a file",
-		    job->from);
-		return STATUS_USAGE;
-	}
+	if (directory)
+		return REFUSE(STATUS_USAGE,
+			      "--from %s is a directory, as a universal checkpoint, which holds "
+			      "the state of "
+			      "an optimizer: add --kind optimizer, or name a file",
+			      job->from);
 	if (job->kind == KIND_ANY && store_count(&optimizers) &&
-	    store_count(&optimizers) == store_count(&all)) {
-		say("%s holds the store of an optimizer alone: add --kind optimizer to fill it, or "
-		    "--kind parameters for a store of parameters beside it",
-		    job->paths[0]);
-		return STATUS_USAGE;
-	}
+	    store_count(&optimizers) == store_count(&all))
+		return REFUSE(STATUS_USAGE,
+			      "%s holds the store of an optimizer alone: add --kind optimizer to "
+			      "fill it, or "
+			      "--kind parameters for a store of parameters beside it",
+			      job->paths[0]);
 	return run_copy(&copy);
 }

@@ -129,18 +129,6 @@ int store_list(struct store_job *job)
 	return status;
 }
 
-static void show_copy(struct json_writer *json, const struct nvs_store_copy *copy)
-{
-	json_open_row(json);
-	json_text(json, "kind", copy->kind == NVS_STORE_LABEL ? "label" : "manifest");
-	json_text(json, "state", copy_states[copy->state]);
-	json_text(json, "path", copy->path ? copy->path : "");
-	json_count(json, "offset", copy->offset);
-	json_count(json, "commit", copy->commit);
-	json_text(json, "problem", copy->problem);
-	json_close_object(json);
-}
-
 static void show_tensor(struct json_writer *json, const struct nvs_store_tensor *tensor)
 {
 	char digits[17];
@@ -174,8 +162,16 @@ static int show_one(struct store_job *job, const struct nvs_store_place *place)
 		return STATUS_FAILED;
 	store_info_json(json, place, &info);
 	json_open_list(json, "metadata");
-	for (unsigned i = 0; !nvs_store_get_copy(store, i, &copy); i++)
-		show_copy(json, &copy);
+	for (unsigned i = 0; !nvs_store_get_copy(store, i, &copy); i++) {
+		json_open_row(json);
+		json_text(json, "kind", copy.kind == NVS_STORE_LABEL ? "label" : "manifest");
+		json_text(json, "state", copy_states[copy.state]);
+		json_text(json, "path", copy.path ? copy.path : "");
+		json_count(json, "offset", copy.offset);
+		json_count(json, "commit", copy.commit);
+		json_text(json, "problem", copy.problem);
+		json_close_object(json);
+	}
 	json_close_list(json);
 	json_open_list(json, "contents");
 	for (uint64_t i = 0; !nvs_store_get_tensor(store, i, &tensor); i++)

@@ -105,15 +105,12 @@ int tune_options_parse(struct tune_options *options, int argc, char **argv)
 	status = options_parse(&tune_command, argc, argv, options, &given);
 	if (status)
 		return status;
-	if (given.noperands != 1) {
-		say("tune takes one directory, on the drive to tune for, but got %u",
-		    given.noperands);
-		return -EINVAL;
-	}
-	if (options->block_size_max && options->block_size_min > options->block_size_max) {
-		say("--block-size-min is above --block-size-max");
-		return -EINVAL;
-	}
+	if (given.noperands != 1)
+		return REFUSE(-EINVAL,
+			      "tune takes one directory, on the drive to tune for, but got %u",
+			      given.noperands);
+	if (options->block_size_max && options->block_size_min > options->block_size_max)
+		return REFUSE(-EINVAL, "--block-size-min is above --block-size-max");
 	options->directory = given.operands[0];
 	return 0;
 }
@@ -277,16 +274,12 @@ static int write_results(struct tuning *tuning, struct output *output)
 		say("not certain: %s", tuning->outcome.unsure);
 	if (!options->apply)
 		return status;
-	if (tune_apply(options->apply, point, tune_names_ioengine(tuning), &named,
-		       &tuning->error)) {
-		say("%s", tuning->error.text);
-		return STATUS_FAILED;
-	}
+	if (tune_apply(options->apply, point, tune_names_ioengine(tuning), &named, &tuning->error))
+		return REFUSE(STATUS_FAILED, "%s", tuning->error.text);
 	if (named != NVS_IOENGINE_AUTO && named != point->ioengine)
 		say("%s named the I/O engine %s, but the choice is for %s, which it names now",
 		    options->apply, nvs_ioengine_name(named), nvs_ioengine_name(point->ioengine));
-	say("%s has the choice", options->apply);
-	return status;
+	return REFUSE(status, "%s has the choice", options->apply);
 }
 
 int cmd_tune(int argc, char **argv)
@@ -313,10 +306,9 @@ int cmd_tune(int argc, char **argv)
 	if (rc)
 		return rc == OPTIONS_HELP ? options_help(&tune_command) : STATUS_USAGE;
 	/* The result must not overwrite the configuration. */
-	if (is_same_file(options->apply, options->report.output)) {
-		say("--apply and --output are one file, %s: give two", options->report.output);
-		return STATUS_USAGE;
-	}
+	if (is_same_file(options->apply, options->report.output))
+		return REFUSE(STATUS_USAGE, "--apply and --output are one file, %s: give two",
+			      options->report.output);
 	rc = tune_look(options->directory, drive, error);
 	if (!rc)
 		rc = tune_choose_working_set(options, drive, &workload->working_set, error);
@@ -327,10 +319,8 @@ int cmd_tune(int argc, char **argv)
 		rc = tune_apply(options->apply, NULL, false, &named, error);
 	if (!rc && output_open(&output, options->report.output))
 		return STATUS_FAILED;
-	if (rc) {
-		say("%s", error->text);
-		return STATUS_FAILED;
-	}
+	if (rc)
+		return REFUSE(STATUS_FAILED, "%s", error->text);
 	tuning.rules = (struct tune_rules){.objective = (enum tune_objective)options->objective,
 					   .tolerance = options->tolerance / 100,
 					   .latency_max_ns = options->max_latency_ms * 1000000,
