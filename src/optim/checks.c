@@ -12,7 +12,6 @@
 
 #include "base/error.h"
 #include "optim/internal.h"
-#include "optim/step/numbers.h"
 
 int check_type(const struct nvs_optimizer *optimizer, struct nvs_error *error)
 {

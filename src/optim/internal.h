@@ -8,14 +8,14 @@
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	kernels: plain avx2 avx512 kernel rule
- *	step: numbers scaler adam
+ *	step: numbers adam
  *	calls: threads checks
  *	state: state format layout tensors walks
  *	pass: room gradients tile pass
  *	state: bulk ranges
  *	step: step
  *	kept: groups header stored_groups keep
- *	optimizer: info optimizer convert
+ *	optimizer: optimizer convert
  */
 #ifndef OPTIM_INTERNAL_H
 #define OPTIM_INTERNAL_H
@@ -30,7 +30,7 @@
 #include "optim/pass/threads.h"
 #include "optim/rule.h"
 #include "optim/state/header.h"
-#include "optim/step/scaler.h"
+#include "optim/step/numbers.h"
 #include "swap/swap.h"
 
 #define SLICE	       (32u * 1024)  /* elements per task of a thread */

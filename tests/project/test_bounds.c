@@ -7,7 +7,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/torch/zip.h"
 #include "cli/compare/compare.h"
-#include "cli/jobs/jobfile.h"
+#include "cli/jobs/jobs.h"
 #include "cli/replay/replay.h"
 #include "config/reader.h"
 #include "support/inject.h"

@@ -3,12 +3,11 @@
  * A file is read whole and cut in place: keys, values and names point into its text. Errors quote
  * nothing of a line that has not the form of a job file, because the file may be another one.
  */
-#include "cli/jobs/jobfile.h"
+#include "cli/jobs/jobs.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

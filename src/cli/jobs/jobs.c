@@ -11,7 +11,6 @@
 
 #include "base/numbers.h"
 #include "cli/commands.h"
-#include "cli/jobs/jobfile.h"
 
 #define WHERE_BYTES    512 /* of FILE:LINE */
 #define WHERE(at, buf) (snprintf(buf, WHERE_BYTES, "%.490s:%u", (at)->file, (at)->line), (buf))

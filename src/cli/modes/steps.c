@@ -7,7 +7,6 @@
  * rw=params: forward and backward passes over a model's layers. The parameters of a layer are swapped in
  * for each visit and released clean. A device would compute during the visit; here it only takes time.
  */
-#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>

@@ -24,8 +24,6 @@
 
 #define FIELD(name) offsetof(struct tune_options, name)
 
-const char *const tune_objectives[] = {
-	[TUNE_SWAP] = "swap", [TUNE_READ] = "read", [TUNE_WRITE] = "write", NULL};
 static const char *const objective_aliases[] = {"rw", NULL};
 
 static const struct option_spec option_specs[] = {

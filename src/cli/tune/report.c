@@ -13,6 +13,8 @@
 
 #define MIB ((uint64_t)1 << 20)
 
+const char *const tune_objectives[] = {
+	[TUNE_SWAP] = "swap", [TUNE_READ] = "read", [TUNE_WRITE] = "write", NULL};
 const char *const tune_fates[] = {
 	[TUNE_DROPPED] = "dropped", [TUNE_SLOWER] = "slower", [TUNE_TIE] = "tie",
 	[TUNE_OVER] = "over",	    [TUNE_CHOSEN] = "chosen",

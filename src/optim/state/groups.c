@@ -13,7 +13,6 @@
 #include "base/error.h"
 #include "base/little_endian.h"
 #include "optim/state/header.h"
-#include "optim/step/numbers.h"
 
 static const uint8_t magic[8] = {'n', 'v', 's', 'g', 'r', 'o', 'u', 'p'};
 

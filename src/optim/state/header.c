@@ -14,7 +14,6 @@
 #include "base/error.h"
 #include "base/little_endian.h"
 #include "base/numbers.h"
-#include "optim/step/numbers.h"
 
 static const uint8_t magic[8] = {'n', 'v', 's', 'o', 'p', 't', 'i', 'm'};
 

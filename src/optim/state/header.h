@@ -6,7 +6,7 @@
 #ifndef OPTIM_HEADER_H
 #define OPTIM_HEADER_H
 
-#include "optim/step/scaler.h"
+#include "optim/step/numbers.h"
 
 #define HEADER_BYTES	 144u
 #define HEADER_UNIT	 1024u		     /* tiles are a multiple of it, in elements */

@@ -20,7 +20,6 @@
 #include "base/text.h"
 #include "base/threads/cancel.h"
 #include "optim/internal.h"
-#include "optim/step/numbers.h"
 
 /* ---- Groups ---- */
 

@@ -9,7 +9,6 @@
 #include <math.h>
 
 #include "optim/internal.h"
-#include "optim/step/numbers.h"
 
 void tile_check(const struct nvs_optimizer *optimizer, const struct tile *tile)
 {

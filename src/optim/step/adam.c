@@ -13,7 +13,6 @@
 #include "base/threads/cancel.h"
 #include "optim/rule.h"
 #include "optim/state/header.h"
-#include "optim/step/numbers.h"
 
 static int check_array(const char *name, const void *array, size_t size, struct nvs_error *error)
 {

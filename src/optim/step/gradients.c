@@ -17,7 +17,6 @@
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"
 #include "optim/internal.h"
-#include "optim/step/numbers.h"
 
 /* ---- Checks ---- */
 

@@ -14,7 +14,6 @@
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"
 #include "optim/internal.h"
-#include "optim/step/numbers.h"
 
 /* ---- Elements: the compute threads of the pass call this ---- */
 

@@ -9,7 +9,7 @@
 #include "config/config.h"
 #include "optim/optim_fixture.h"
 #include "optim/optimizer.h"
-#include "optim/step/scaler.h"
+#include "optim/step/numbers.h"
 #include "support/history/history.h"
 #include "support/inject.h"
 #include "swap/swap_fixture.h"

@@ -87,7 +87,7 @@ struct layer model_layer(const struct model *model, size_t first);
 void model_layer_name(const struct model *model, const struct layer *layer, char *name,
 		      size_t nbytes);
 
-/* ---- pattern.c: contents, pseudo-random bytes determined by seed, tensor and generation, the same on
+/* ---- Contents: pseudo-random bytes determined by seed, tensor and generation, the same on
  * every machine ---- */
 
 struct pattern {
