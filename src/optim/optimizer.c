@@ -13,7 +13,6 @@
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"
 #include "optim/internal.h"
-#include "optim/state/groups.h"
 
 /* ---- The engine ---- */
 

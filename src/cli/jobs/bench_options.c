@@ -8,7 +8,7 @@
 
 #include "base/numbers.h"
 #include "cli/commands.h"
-#include "cli/jobs/bench.h"
+#include "cli/jobs/jobs.h"
 
 #define STEPS	    3		/* the fewest with a minimum, mean and maximum */
 #define THREADS_MAX 1024	/* optimizer_threads' */

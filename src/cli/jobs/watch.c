@@ -3,7 +3,7 @@
  * A thread samples the counters of the aio, so that the measured threads do not. It runs only
  * between job_measures and job_measured.
  */
-#include "cli/jobs/watch.h"
+#include "cli/jobs/jobs.h"
 
 #include <errno.h>
 #include <poll.h>

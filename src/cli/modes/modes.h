@@ -6,7 +6,7 @@
 #ifndef CLI_MODES_MODES_H
 #define CLI_MODES_MODES_H
 
-#include "cli/jobs/watch.h"
+#include "cli/jobs/jobs.h"
 
 /* Modes read, write, randread and randwrite. */
 int bench_blocks(const struct bench_job *job, struct job_watch *watch, struct bench_result *result);
@@ -21,7 +21,7 @@ int bench_step(const struct bench_job *job, struct job_watch *watch, struct benc
 /* Computing in a visit is a span of the job's trace. */
 int bench_params(const struct bench_job *job, struct job_watch *watch, struct bench_result *result);
 
-/* ---- pool.c: the size of a job's pool, from --pool or the configuration, or else a default that suits
+/* ---- engine.c: the size of a job's pool, from --pool or the configuration, or else a default that suits
  * the mode and what memory the process may take ---- */
 
 /* The size of generated tensors if none is given: smaller than 64 MiB if memory is short. */

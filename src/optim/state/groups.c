@@ -2,7 +2,6 @@
 /*
  * Encodes and decodes the table of groups. No length is used before it is within the bytes.
  */
-#include "optim/state/groups.h"
 
 #include <assert.h>
 #include <errno.h>

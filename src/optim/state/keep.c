@@ -14,7 +14,6 @@
 #include "base/little_endian.h"
 #include "base/threads/cancel.h"
 #include "optim/internal.h"
-#include "optim/state/groups.h"
 
 _Static_assert(HEADER_UNIT == TILE_UNIT, "a stored tile is as aligned as a new one");
 

@@ -3,7 +3,6 @@
  * The table of groups in a kept store. The groups decide the size of the optimizer's pool, so they
  * are read by another engine, which has a small pool and changes nothing.
  */
-#include "optim/state/groups.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cli/jobs/watch.h"
+#include "cli/jobs/jobs.h"
 #include "cli/modes/modes.h"
 #include "cli/stop.h"
 #include "config/config.h"
