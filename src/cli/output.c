@@ -17,7 +17,7 @@
 
 #include <linux/magic.h>
 
-#include "progress.h"
+#include "cli/commands.h"
 
 #define DIRECTORY    (O_PATH | O_DIRECTORY | O_CLOEXEC)
 #define OUTPUT_BYTES (64 << 10)

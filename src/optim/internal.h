@@ -28,7 +28,6 @@
 #include "nvswap.h"
 #include "optim/optimizer.h"
 #include "optim/pass/threads.h"
-#include "optim/rule.h"
 #include "optim/state/header.h"
 #include "optim/step/numbers.h"
 #include "swap/swap.h"
@@ -361,8 +360,12 @@ void group_set_gradients(const struct nvs_optimizer *optimizer, struct group *gr
 void walks_begin(struct nvs_optimizer *optimizer);
 /* The walk through a part comes to an offloaded tile. */
 void walks_visit(struct nvs_optimizer *optimizer, unsigned part, size_t tile);
-/* The error of a write of what was set, if one has failed since the last report; or 0. */
-int walks_check_written(struct nvs_optimizer *optimizer, struct nvs_error *error);
+/*
+ * The error of a write, if one has failed since there were *failures, which it counts; or 0. Also of one
+ * that a later attempt repeated successfully: the caller must learn of the failure.
+ */
+int check_writes(const struct nvs_optimizer *optimizer, uint64_t *failures,
+		 struct nvs_error *error);
 /* Ends the walks, and evicts what they have left in the pool. */
 void walks_end(struct nvs_optimizer *optimizer);
 

@@ -2,7 +2,7 @@
 /*
  * The table of rules.
  */
-#include "optim/rule.h"
+#include "optim/optimizer.h"
 
 #include <math.h>
 #include <strings.h>

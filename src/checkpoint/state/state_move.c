@@ -12,7 +12,6 @@
 
 #include "base/error.h"
 #include "checkpoint/torch/zip.h"
-#include "optim/optimizer.h"
 
 #define IOS_MAX 16u /* of one flight; groups are rarely so small that a tile has more */
 

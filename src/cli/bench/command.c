@@ -12,7 +12,6 @@
 #include "base/error.h"
 #include "base/numbers.h"
 #include "cli/bench/run.h"
-#include "cli/commands.h"
 #include "cli/modes/modes.h"
 #include "cli/replay/replay.h"
 #include "cli/report/report.h"

@@ -28,10 +28,8 @@
 #include "base/error.h"
 #include "base/numbers.h"
 #include "cli/bench/run.h"
-#include "cli/commands.h"
 #include "cli/modes/modes.h"
 #include "cli/replay/replay.h"
-#include "cli/stop.h"
 
 #define TRACE_SPANS ((size_t)1 << 20)
 #define DRAW_NS	    100000000u

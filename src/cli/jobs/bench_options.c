@@ -7,7 +7,6 @@
 #include <errno.h>
 
 #include "base/numbers.h"
-#include "cli/commands.h"
 #include "cli/jobs/jobs.h"
 
 #define STEPS	    3		/* the fewest with a minimum, mean and maximum */

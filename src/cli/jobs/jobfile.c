@@ -8,14 +8,12 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "base/files.h"
-#include "base/text.h"
 
 #define BYTES_MAX ((size_t)1 << 20)
 #define VALUE_MAX 4096 /* bytes of an expanded value, with the 0 at its end */

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "base/numbers.h"
-#include "cli/commands.h"
 
 #define WHERE_BYTES    512 /* of FILE:LINE */
 #define WHERE(at, buf) (snprintf(buf, WHERE_BYTES, "%.490s:%u", (at)->file, (at)->line), (buf))

@@ -8,9 +8,9 @@
 
 #include <sys/resource.h>
 
+#include "cli/commands.h"
 #include "cli/modes/model/model.h"
 #include "cli/options/options.h"
-#include "cli/progress.h"
 
 /* Modes that move tensors, and those that move blocks of a scratch file: the drive's baseline. */
 enum bench_rw {

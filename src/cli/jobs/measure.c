@@ -6,7 +6,6 @@
 #include "cli/jobs/jobs.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 
 #include "base/clock.h"
 

@@ -14,8 +14,6 @@
 #include <sys/time.h>
 
 #include "base/clock.h"
-#include "cli/commands.h"
-#include "cli/stop.h"
 
 #define LIVE_NS	     250000000u
 #define SAMPLE_TICKS 2u	       /* half a second, fio's bwavgtime and iopsavgtime */

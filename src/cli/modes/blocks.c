@@ -23,7 +23,6 @@
 #include "base/numbers.h"
 #include "cli/modes/modes.h"
 #include "cli/settings.h"
-#include "cli/stop.h"
 
 #define FILL_BYTES ((uint64_t)1 << 20) /* of a block while the file is filled */
 #define MEMORY_MIN ((uint64_t)8 << 20)

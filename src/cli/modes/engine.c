@@ -18,7 +18,6 @@
 #include "base/memory/room.h"
 #include "base/numbers.h"
 #include "cli/settings.h"
-#include "cli/stop.h"
 
 #define POOL_BATCHES	4u
 #define BATCH_BYTES_MAX (128u << 20)

@@ -20,7 +20,6 @@
 #include "base/numbers.h"
 #include "cli/modes/modes.h"
 #include "cli/settings.h"
-#include "cli/stop.h"
 
 #define LEAST_EXPONENT (-10) /* elements span four powers of two below 2^-6, as weights do */
 #define SCALE_LOG2_MAX 20    /* keeps scaled gradients within the range of fp16 */

@@ -11,7 +11,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "cli/modes/modes.h"
-#include "cli/stop.h"
 
 struct batch {
 	struct layer of;

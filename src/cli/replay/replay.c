@@ -13,7 +13,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "cli/modes/modes.h"
-#include "cli/stop.h"
 
 #define POOL_MIN     (256u << 20)
 #define ROOM_WAIT_MS 1000

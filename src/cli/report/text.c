@@ -8,7 +8,6 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "cli/commands.h"
 #include "cli/report/report.h"
 #include "cli/settings.h"
 

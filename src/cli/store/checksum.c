@@ -12,8 +12,6 @@
 
 #include "base/error.h"
 #include "base/numbers.h"
-#include "cli/progress.h"
-#include "cli/stop.h"
 #include "cli/store/store.h"
 
 /* What is read while its predecessors are waited for: so much of the pool, of so many tensors. */

@@ -8,8 +8,6 @@
 #include <time.h>
 
 #include "base/numbers.h"
-#include "cli/progress.h"
-#include "cli/stop.h"
 #include "cli/store/store.h"
 
 static const char *const copy_states[] = {"current", "older", "unused", "damaged"};

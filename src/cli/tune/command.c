@@ -12,9 +12,7 @@
 #include "base/memory/huge_map.h"
 #include "base/memory/room.h"
 #include "base/numbers.h"
-#include "cli/commands.h"
 #include "cli/modes/modes.h"
-#include "cli/stop.h"
 #include "cli/tune/tune.h"
 
 #define MIB		 (1u << 20)

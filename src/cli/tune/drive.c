@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/numbers.h"
-#include "cli/progress.h"
+#include "cli/commands.h"
 #include "cli/tune/tune.h"
 
 #define MIB	     ((uint64_t)1 << 20)

@@ -276,33 +276,18 @@ static bool is_queued(struct pass *pass, size_t tile)
 	return queued;
 }
 
-/*
- * Also fails for a write that a later attempt repeated successfully: the caller must learn of the
- * failure.
- */
-static int check_writes(const struct nvs_optimizer *optimizer, uint64_t failures,
-			struct nvs_error *error)
-{
-	struct nvs_error last = {.size = sizeof(last)};
-
-	if (engine_write_failures(optimizer->engine, &last) == failures)
-		return 0;
-	error_copy(error, &last);
-	return last.code;
-}
-
 int wait_landed(struct nvs_optimizer *optimizer, uint64_t failures, struct nvs_error *error)
 {
 	int rc = engine_wait_landed(optimizer->engine, optimizer->offloaded,
 				    optimizer->nparts * optimizer->noffloaded, error);
 
-	return rc ? rc : check_writes(optimizer, failures, error);
+	return rc ? rc : check_writes(optimizer, &failures, error);
 }
 
 static int fetch_or_write(struct pass *pass, size_t i, struct nvs_error *error)
 {
 	struct tile *tile = &pass->optimizer->tiles[i];
-	int rc = check_writes(pass->optimizer, pass->write_failures, error);
+	int rc = check_writes(pass->optimizer, &pass->write_failures, error);
 
 	if (rc)
 		return rc;
@@ -354,12 +339,9 @@ int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 	walks_end(optimizer);
 	threads_start(optimizer->landing, land_all, &pass);
 	threads_start(optimizer->threads, run_thread, &pass);
-	for (size_t i = 0; i < optimizer->noffloaded && !rc && may_fetch(&pass); i++)
-		rc = fetch_or_write(&pass, mirrored(&pass, i), &failure);
-	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc && may_fetch(&pass);
-	     i++)
-		if (is_queued(&pass, i))
-			rc = fetch_or_write(&pass, i, &failure);
+	for (size_t i = 0; i < optimizer->ntiles && !rc && may_fetch(&pass); i++)
+		rc = fetch_or_write(&pass, i < optimizer->noffloaded ? mirrored(&pass, i) : i,
+				    &failure);
 	pthread_mutex_lock(&pass.lock);
 	if (rc)
 		record_failure(&pass, rc, &failure);

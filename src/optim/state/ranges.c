@@ -138,7 +138,8 @@ static int move_range(struct nvs_optimizer *optimizer, size_t group, enum nvs_op
 				    range->numel - done);
 			rc = copy_within_tile(optimizer, range, done, n, error);
 		}
-		rc = !rc && range->from ? walks_check_written(optimizer, error) : rc;
+		rc = !rc && range->from ? check_writes(optimizer, &optimizer->walk_failures, error)
+					: rc;
 	}
 	call_end(optimizer);
 	return rc;

@@ -82,14 +82,14 @@ void walks_begin(struct nvs_optimizer *optimizer)
 	optimizer->walking = true;
 }
 
-int walks_check_written(struct nvs_optimizer *optimizer, struct nvs_error *error)
+int check_writes(const struct nvs_optimizer *optimizer, uint64_t *failures, struct nvs_error *error)
 {
 	struct nvs_error last = {.size = sizeof(last)};
-	uint64_t failures = engine_write_failures(optimizer->engine, &last);
+	uint64_t now = engine_write_failures(optimizer->engine, &last);
 
-	if (failures == optimizer->walk_failures)
+	if (now == *failures)
 		return 0;
-	optimizer->walk_failures = failures;
+	*failures = now;
 	error_copy(error, &last);
 	return last.code;
 }

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"
-#include "optim/rule.h"
+#include "optim/optimizer.h"
 #include "optim/state/header.h"
 
 static int check_array(const char *name, const void *array, size_t size, struct nvs_error *error)
