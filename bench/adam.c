@@ -5,7 +5,7 @@
  * loops on as many threads; for each format of the state. Prints one JSON object.
  */
 #include "base/clock.h"
-#include "optim/rule.h"
+#include "optim/optimizer.h"
 
 #include <errno.h>
 #include <getopt.h>

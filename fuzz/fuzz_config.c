@@ -11,8 +11,6 @@
 
 #include "allocations.h"
 #include "config/config.h"
-#include "config/keys.h"
-#include "config/paths.h"
 #include "config/reader.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes);

@@ -15,7 +15,6 @@
 
 #include "allocations.h"
 #include "cli/commands.h"
-#include "cli/jobs/jobfile.h"
 #include "cli/jobs/jobs.h"
 
 static unsigned errors; /* messages */

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "allocations.h"
-#include "optim/state/groups.h"
 #include "optim/state/header.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t nbytes);

@@ -13,7 +13,7 @@
 
 #include "allocations.h"
 #include "cli/commands.h"
-#include "cli/jobs/bench.h"
+#include "cli/jobs/jobs.h"
 
 #define ARGUMENTS_MAX 64
 

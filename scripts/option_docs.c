@@ -13,7 +13,7 @@
 
 #include "cli/compare/compare.h"
 #include "cli/info/info.h"
-#include "cli/jobs/bench.h"
+#include "cli/jobs/jobs.h"
 #include "cli/store/store.h"
 #include "cli/tune/tune.h"
 

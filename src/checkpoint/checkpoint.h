@@ -8,7 +8,7 @@
  *	safetensors: header index
  *	torch: zip pickle_names pickle read write
  *	checkpoint: checkpoint placement reading writing
- *	tensors: move tensors checksums weights
+ *	tensors: tensors checksums weights
  *	state: state_move groups
  *	universal: ranks tree params open_files universal/export universal/import
  */

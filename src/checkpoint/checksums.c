@@ -33,20 +33,6 @@ static int not_in_form(const struct sums_file *file, const char *subject, const 
 			   file->of);
 }
 
-static bool read_digits(const struct json_value *value, uint64_t *number)
-{
-	*number = 0;
-	if (value->type != JSON_STRING || value->length != 16 ||
-	    strspn(value->string, "0123456789abcdef") != 16)
-		return false;
-	for (size_t i = 0; i < 16; i++) {
-		char digit = value->string[i];
-
-		*number = *number << 4 | (uint64_t)(digit <= '9' ? digit - '0' : digit - 'a' + 10);
-	}
-	return true;
-}
-
 /* Names that the model does not have are passed over: another version may take more of them. */
 static int take_sums(struct nvs_checkpoint *checkpoint, size_t i, const struct sums_file *file,
 		     const struct json_value *sums, struct nvs_error *error)
@@ -54,9 +40,9 @@ static int take_sums(struct nvs_checkpoint *checkpoint, size_t i, const struct s
 	for (const struct json_value *item = sums->first; item; item = item->next) {
 		const struct entry *found = checkpoint_find(checkpoint, item->key);
 		struct entry *entry;
-		uint64_t sum;
 
-		if (item->earlier || !read_digits(item, &sum))
+		if (item->earlier || item->type != JSON_STRING || item->length != 16 ||
+		    strspn(item->string, "0123456789abcdef") != 16)
 			return not_in_form(file, item->key,
 					   item->earlier ? "it names a tensor twice"
 							 : "a checksum has 16 digits 0 to 9 and a "
@@ -65,7 +51,7 @@ static int take_sums(struct nvs_checkpoint *checkpoint, size_t i, const struct s
 		if (!found || found->file != i || strlen(item->key) != item->key_length)
 			continue;
 		entry = &checkpoint->entries[found - checkpoint->entries];
-		entry->xxh3 = sum;
+		entry->xxh3 = strtoull(item->string, NULL, 16);
 		entry->has_xxh3 = true;
 	}
 	for (size_t k = 0; k < checkpoint->n; k++) {

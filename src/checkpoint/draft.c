@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files of a checkpoint that are written, through the aio. A draft is a file that appears when it is complete: written under a temporary name, which a lock protects
- * from a second writer, made durable and renamed.
+ * Files of a checkpoint that are written, through the aio. A draft is a file that appears when it is
+ * complete: written under a temporary name, which a lock protects from a second writer, made durable
+ * and renamed.
  *
  * Several files take effect together when their index is renamed, so they never replace files of
  * the index before: they take the first names that it does not have. Some readers look for
@@ -94,8 +95,6 @@ int sink_write_now(const struct sink *sink, struct nvs_aio *aio, const void *dat
 	return rc ? rc : waited;
 }
 
-/* ---- Drafts ---- */
-
 static int draft_failed(struct nvs_error *error, const char *what, const char *path)
 {
 	int rc = ended_with(-errno);
@@ -179,7 +178,6 @@ int draft_rename(struct draft *draft, struct nvs_error *error)
 	return 0;
 }
 
-/* Returns a descriptor of the directory of `path`. */
 static int open_directory(const char *path, struct nvs_error *error)
 {
 	const char *slash = strrchr(path, '/');

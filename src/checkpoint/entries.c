@@ -206,8 +206,6 @@ bool entry_is_view(const struct nvs_checkpoint *checkpoint, const struct entry *
 	return checkpoint->storages && entry->nbytes && !entry->has_crc;
 }
 
-/* ---- Files ---- */
-
 int open_to_read(const char *path, const char *what, uint64_t *nbytes, struct nvs_error *error)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), rc = 0;

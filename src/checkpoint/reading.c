@@ -51,8 +51,6 @@ int reading_begin(struct reading *reading, struct nvs_aio *aio,
 	return rc;
 }
 
-/* ---- Storages ---- */
-
 #define CHUNK ((uint64_t)1 << 20) /* bytes between multiples of it in the file */
 #define DEPTH (STORAGE_MEMORY / CHUNK)
 

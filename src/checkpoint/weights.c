@@ -4,7 +4,6 @@
  * the engine, which reads the tensors where they lie.
  */
 #include <errno.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -16,7 +15,6 @@
 #include "checkpoint/checkpoint.h"
 #include "swap/swap.h"
 
-/* Adds the tensors of the path's files. */
 static int add_path(struct nvs_checkpoint *all, const char *path, struct nvs_error *error)
 {
 	struct nvs_checkpoint part = {0};

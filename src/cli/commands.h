@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The subcommands, and what they share: exit statuses, messages on standard error, and an output
- * whose writing is checked.
+ * The subcommands, and what they share: exit statuses, messages on standard error, an output whose
+ * writing is checked, requests to end, and the line of progress.
  */
 #ifndef CLI_COMMANDS_H
 #define CLI_COMMANDS_H
 
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 
 #include "base/text.h"
@@ -24,6 +28,8 @@ int cmd_compare(int argc, char **argv);
 
 /* Prints "nvswap: ..." on standard error, after erasing the line of progress. */
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Says why a call ends, and is its code or status. */
+#define REFUSE(code, ...) (say(__VA_ARGS__), (code))
 /* An nvs_log_fn that prints errors and warnings. */
 void say_log(void *arg, enum nvs_log_level level, const char *text);
 
@@ -49,5 +55,67 @@ bool is_same_file(const char *a, const char *b);
  * path that is NULL or no regular file.
  */
 void say_page(const char *path);
+
+/*
+ * ---- stop.c ----
+ *
+ * Requests to end: a signal or the parent process sets a flag, and the run ends where it next
+ * checks it.
+ */
+
+/* The result of stop_signal() when another job of the stage failed. */
+#define STOP_OTHER_FAILED (-1)
+
+/* From now on SIGINT, SIGTERM and SIGHUP set the flag; the second ends the process. */
+void stop_catch_signals(void);
+/* These three signals. */
+void stop_signals(sigset_t *set);
+/*
+ * In a forked process: *requested counts as a signal, and the parent's end as SIGTERM. Returns
+ * false if the parent has already ended.
+ */
+bool stop_follow(const atomic_int *requested, int parent_pid);
+/* The signal, or *requested; 0: no request to end. */
+int stop_signal(void);
+
+/*
+ * ---- progress.c ----
+ *
+ * The line of progress: a phase's bar, rates and time left, on standard error if that is a
+ * terminal. The process of a job stores its progress in shared memory, and its parent draws it.
+ */
+
+/* Written by one process and read by another. */
+struct progress {
+	_Atomic(const char *) phase; /* a constant; NULL: between phases */
+	atomic_ullong since_ns, total, done, bytes;
+};
+
+/* Begins a phase of `total` units (bytes, or time); its name must stay valid. */
+void progress_begin(const char *phase, uint64_t total);
+/* `done` of the total; `bytes` moved so far in this phase. Draws at most ten times a second. */
+void progress_update(uint64_t done, uint64_t bytes);
+void progress_end(void);
+
+/* From now on phases are stored in *progress instead of drawn. */
+void progress_store_in(struct progress *progress);
+/* Processes that share a terminal note in *on_line whether the line is drawn. NULL: this process
+ * alone. */
+void progress_share(atomic_bool *on_line);
+
+/* Of one moment, more or less: it may be read while it is updated. */
+struct progress_now {
+	const char *phase; /* NULL: between phases */
+	double share, bytes_per_s;
+	double seconds_left; /* below 0: unknown */
+};
+struct progress_now progress_read(const struct progress *progress);
+/*
+ * Draws the line. `rates` are separated by commas; the last are left out where the terminal is
+ * narrow.
+ */
+void progress_draw(const char *phase, double share, const char *rates, double seconds_left);
+/* The escape sequence that erases the line if it is drawn, else "". Any thread. */
+const char *progress_erase(void);
 
 #endif

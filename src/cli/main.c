@@ -56,10 +56,9 @@ static bool keep_standard_files(void)
 
 int main(int argc, char **argv)
 {
-	if (!keep_standard_files()) {
-		say("can't open /dev/null for a closed standard file: %s", nvs_strerror(-errno));
-		return STATUS_FAILED;
-	}
+	if (!keep_standard_files())
+		return REFUSE(STATUS_FAILED, "can't open /dev/null for a closed standard file: %s",
+			      nvs_strerror(-errno));
 	if (argc < 2) {
 		print_help(stderr);
 		return STATUS_USAGE;

@@ -17,8 +17,7 @@
 
 #include <linux/magic.h>
 
-#include "base/text.h"
-#include "progress.h"
+#include "cli/commands.h"
 
 #define DIRECTORY    (O_PATH | O_DIRECTORY | O_CLOEXEC)
 #define OUTPUT_BYTES (64 << 10)
@@ -113,13 +112,13 @@ int output_open(struct output *output, const char *path)
 	*output = (struct output){.path = path, .file = path ? NULL : stdout};
 	if (fd >= 0)
 		output->file = fdopen(fd, "w");
-	if (!output->file) {
-		say("can't write the output to %s: %s", path,
-		    fd == -ELOOP ? "it is, or lies behind, a symbolic link, which is not followed; "
-				   "name the file itself"
-				 : nvs_strerror(fd < 0 ? fd : -errno));
-		return STATUS_FAILED;
-	}
+	if (!output->file)
+		return REFUSE(
+			STATUS_FAILED, "can't write the output to %s: %s", path,
+			fd == -ELOOP
+				? "it is, or lies behind, a symbolic link, which is not followed; "
+				  "name the file itself"
+				: nvs_strerror(fd < 0 ? fd : -errno));
 	/* NULL for want of memory: a shorter one. */
 	output->buffer = path ? malloc(OUTPUT_BYTES) : NULL;
 	setvbuf(output->file, path ? output->buffer : buffer, _IOFBF, OUTPUT_BYTES);
@@ -131,8 +130,8 @@ int output_begin(struct output *output)
 	/* EINVAL: a terminal, a pipe or a device. */
 	if (!output->path || !ftruncate(fileno(output->file), 0) || errno == EINVAL)
 		return 0;
-	say("can't empty the output %s: %s", output->path, strerror(errno));
-	return STATUS_FAILED;
+	return REFUSE(STATUS_FAILED, "can't empty the output %s: %s", output->path,
+		      strerror(errno));
 }
 
 bool is_same_file(const char *a, const char *b)
@@ -160,9 +159,9 @@ int output_close(struct output *output)
 	free(output->buffer);
 	if (!failed)
 		return 0;
-	say("the output to %s is incomplete: %s", output->path ? output->path : "standard output",
-	    errno ? strerror(errno) : "a write failed");
-	return STATUS_FAILED;
+	return REFUSE(STATUS_FAILED, "the output to %s is incomplete: %s",
+		      output->path ? output->path : "standard output",
+		      errno ? strerror(errno) : "a write failed");
 }
 
 void say_page(const char *path)

@@ -3,9 +3,8 @@
  * Draws on standard error only, ten times a second at most, and never wider than the terminal: a
  * line that wraps can't be erased.
  */
-#include "progress.h"
+#include "cli/commands.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>

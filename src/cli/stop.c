@@ -5,7 +5,7 @@
  * A terminal signals parent and children, so the parent passes signals on by a flag, which must not
  * count as the second signal. The second kills the parent, and its children notice that.
  */
-#include "stop.h"
+#include "cli/commands.h"
 
 #include <stddef.h>
 #include <sys/prctl.h>

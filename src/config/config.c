@@ -9,10 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/error.h"
 #include "base/files.h"
 #include "base/threads/cancel.h"
-#include "config/paths.h"
 #include "config/reader.h"
 
 bool config_verifies(const struct nvs_config *config)

@@ -3,7 +3,7 @@
  * The table of keys, and the functions that need nothing else. Names, units and defaults are
  * DeepSpeed's.
  */
-#include "config/keys.h"
+#include "config/reader.h"
 
 #include <assert.h>
 #include <float.h>

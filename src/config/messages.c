@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "config/reader.h"
 
 int reader_complain(struct reader *r, const struct json_place *place, const char *subject,

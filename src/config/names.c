@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/numbers.h"
-#include "config/keys.h"
+#include "config/reader.h"
 
 bool block_exists(enum nvs_block block)
 {

@@ -3,13 +3,12 @@
  * Compares paths as text, without accessing the file system. The store detects two names of one
  * directory by its locks.
  */
-#include "config/paths.h"
+#include "config/reader.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/text.h"
 
 /* Length without trailing slashes, except for "/" itself. */

@@ -14,9 +14,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "base/error.h"
 #include "base/numbers.h"
-#include "config/paths.h"
 
 #define NAME_BYTES 128 /* bytes of "zero_optimization.offload_optimizer.<key>" */
 
@@ -243,7 +241,6 @@ static int read_name(struct reader *r, const struct config_key *key, const struc
 	return 0;
 }
 
-/* Collects the strings of a path or a list of paths. Returns their number or a negative errno. */
 static int gather_paths(struct reader *r, const struct config_key *key,
 			const struct json_value *value, const char *name, const char **paths)
 {

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks between settings, whichever file set them, and computes settings that depend on others. */
 #include <errno.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
-#include "base/error.h"
 #include "base/numbers.h"
 #include "base/text.h"
 #include "config/reader.h"
@@ -103,17 +101,6 @@ static uint64_t element_bytes(const struct nvs_config *config, enum nvs_block bl
 /* Per element: master weight, exp_avg and exp_avg_sq. */
 #define STATE_BYTES (3 * sizeof(float))
 
-static uint64_t cache_bytes(const struct nvs_config *config, enum nvs_block block)
-{
-	uint64_t nbytes;
-
-	if (block == NVS_OFFLOAD_PARAM)
-		return 0;
-	if (__builtin_mul_overflow(config->optimizer_max_in_cpu, STATE_BYTES, &nbytes))
-		return UINT64_MAX;
-	return nbytes;
-}
-
 static uint64_t buffer_bytes(const struct nvs_config *config, enum nvs_block block)
 {
 	const struct offload_config *offload = &config->offload[block];
@@ -127,12 +114,14 @@ static uint64_t buffer_bytes(const struct nvs_config *config, enum nvs_block blo
 
 uint64_t nvs_config_pool_bytes(const struct nvs_config *config, enum nvs_block block)
 {
-	uint64_t nbytes;
+	uint64_t cache = 0, nbytes;
 
 	if (!config || !block_exists(block))
 		return 0;
-	if (__builtin_add_overflow(buffer_bytes(config, block), cache_bytes(config, block),
-				   &nbytes))
+	if (block == NVS_OFFLOAD_OPTIMIZER &&
+	    __builtin_mul_overflow(config->optimizer_max_in_cpu, STATE_BYTES, &cache))
+		return UINT64_MAX;
+	if (__builtin_add_overflow(buffer_bytes(config, block), cache, &nbytes))
 		return UINT64_MAX;
 	return nbytes;
 }

@@ -10,13 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/json/write.h"
 #include "base/numbers.h"
 #include "base/text.h"
 #include "base/threads/cancel.h"
-#include "config/config.h"
-#include "config/paths.h"
 #include "config/reader.h"
 
 /* ---- Keys ---- */

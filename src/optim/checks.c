@@ -5,18 +5,13 @@
  * that is only read forbids the call. No check changes anything. The caller's functions run on the
  * compute threads of the optimizer, within a call that has the lock until they have returned.
  */
-#include <assert.h>
 #include <errno.h>
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
 
 #include "base/error.h"
-#include "config/config.h"
 #include "optim/internal.h"
-#include "optim/step/numbers.h"
-
-/* ---- The configuration ---- */
 
 int check_type(const struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
@@ -122,8 +117,6 @@ int check_values(const struct nvs_config *config, enum nvs_rule rule, struct nvs
 			   "there is no kept store to read");
 }
 
-/* ---- Calls ---- */
-
 int check_given(const void *argument, const char *name, struct nvs_error *error)
 {
 	return argument ? 0 : error_set(error, -EINVAL, "%s is NULL", name);
@@ -154,7 +147,6 @@ int refuse_unfinished(const struct nvs_optimizer *optimizer, struct nvs_error *e
 {
 	if (!is_unfinished(optimizer))
 		return 0;
-	assert(optimizer->step < STEPS_MAX);
 	return error_set(error, -EBUSY,
 			 "step %" PRIu64 " has failed and is not finished: call "
 			 "nvs_optimizer_step again to finish it",
@@ -215,6 +207,5 @@ int check_range(const struct nvs_optimizer *optimizer, size_t group, uint64_t of
 				   "%" PRIu64 " elements from %" PRIu64
 				   " on go beyond the end of group %s, which has %" PRIu64,
 				   numel, offset, which->name, which->numel);
-	assert(which->at + offset + numel <= optimizer->flat);
 	return 0;
 }

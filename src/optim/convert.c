@@ -5,7 +5,6 @@
  * the names of the old ones together with the header in one commit. Before that commit the store is
  * the old one, after it the new one, and nothing else of it changes.
  */
-#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -29,60 +28,6 @@ struct conversion {
 /* Of Adam: no other rule's state has a second format. */
 static const unsigned moments[] = {NVS_EXP_AVG, NVS_EXP_AVG_SQ};
 
-/* ---- The new tensors ---- */
-
-static int lay_out(struct conversion *conversion, enum nvs_optimizer_state state,
-		   struct nvs_error *error)
-{
-	struct nvs_optimizer *to = &conversion->to;
-
-	*to = *conversion->from;
-	format_choose(to, state);
-	to->noffloaded = to->ntiles;
-	to->tiles = calloc(to->ntiles, sizeof(*to->tiles));
-	conversion->values = calloc(SLICE, sizeof(float));
-	conversion->again = calloc(SLICE, sizeof(float));
-	if (!to->tiles || !conversion->values || !conversion->again)
-		return error_set(error, -ENOMEM, "out of memory for %zu tiles", to->ntiles);
-	return 0;
-}
-
-static int register_moments(struct nvs_optimizer *to, struct nvs_error *error)
-{
-	size_t n = COUNT_OF(moments) * to->ntiles;
-	struct nvs_tensor **tensors = calloc(n, sizeof(struct nvs_tensor *));
-	struct nvs_tensor_spec *specs = calloc(n, sizeof(*specs));
-	char(*names)[64] = calloc(n, sizeof(*names));
-	int rc = -ENOMEM;
-
-	for (size_t i = 0; i < n && tensors && specs && names; i++) {
-		size_t tile = i / COUNT_OF(moments);
-		unsigned part = moments[i % COUNT_OF(moments)];
-		enum nvs_dtype dtype = part_dtype(to, tile, part);
-
-		/* The names of tiles have a +. */
-		snprintf(names[i], sizeof(names[i]), "converted %zu", i);
-		specs[i] = (struct nvs_tensor_spec){.size = sizeof(*specs),
-						    .name = names[i],
-						    .dtype = dtype,
-						    .numel = part_nbytes(to, tile, part) /
-							     nvs_dtype_size(dtype)};
-	}
-	if (tensors && specs && names)
-		rc = batch_register(to->engine, specs, n, tensors, error);
-	else
-		error_set(error, rc, "out of memory for %zu tiles", to->ntiles);
-	for (size_t i = 0; i < n && !rc; i++)
-		to->tiles[i / COUNT_OF(moments)].parts[moments[i % COUNT_OF(moments)]] = tensors[i];
-	free(tensors);
-	free(specs);
-	free(names);
-	return rc;
-}
-
-/* ---- Converting ---- */
-
-/* Both are in memory. */
 static void convert_values(struct conversion *conversion, size_t tile, unsigned part)
 {
 	const struct nvs_optimizer *from = conversion->from, *to = &conversion->to;
@@ -193,9 +138,18 @@ static int convert(struct nvs_optimizer *optimizer, enum nvs_optimizer_state sta
 				 "than fp32: there is nothing to convert",
 				 optimizer->rule->name);
 	if (state != result->from) {
-		rc = lay_out(&conversion, state, error);
+		struct nvs_optimizer *to = &conversion.to;
+
+		*to = *optimizer;
+		format_choose(to, state);
+		to->noffloaded = to->ntiles;
+		to->tiles = calloc(to->ntiles, sizeof(*to->tiles));
+		conversion.values = calloc(SLICE, sizeof(float));
+		conversion.again = calloc(SLICE, sizeof(float));
+		if (!to->tiles || !conversion.values || !conversion.again)
+			rc = error_set(error, -ENOMEM, "out of memory for %zu tiles", to->ntiles);
 		if (!rc)
-			rc = register_moments(&conversion.to, error);
+			rc = register_converted(to, moments, COUNT_OF(moments), error);
 		if (!rc)
 			rc = convert_tiles(&conversion, error);
 		if (!rc)
@@ -203,7 +157,7 @@ static int convert(struct nvs_optimizer *optimizer, enum nvs_optimizer_state sta
 		if (!rc)
 			rc = keep_commit_format(optimizer, state, error);
 		result->rounded = conversion.rounded;
-		free(conversion.to.tiles);
+		free(to->tiles);
 		free(conversion.values);
 		free(conversion.again);
 	}

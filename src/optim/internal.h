@@ -8,14 +8,14 @@
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	kernels: plain avx2 avx512 kernel rule
- *	step: numbers scaler adam
+ *	step: numbers adam
  *	calls: threads checks
  *	state: state format layout tensors walks
- *	pass: room gradients tile task pass
- *	state: initial bulk tiles ranges
- *	step: update step
+ *	pass: room gradients tile pass
+ *	state: bulk ranges
+ *	step: step
  *	kept: groups header stored_groups keep
- *	optimizer: info optimizer convert
+ *	optimizer: optimizer convert
  */
 #ifndef OPTIM_INTERNAL_H
 #define OPTIM_INTERNAL_H
@@ -28,9 +28,8 @@
 #include "nvswap.h"
 #include "optim/optimizer.h"
 #include "optim/pass/threads.h"
-#include "optim/rule.h"
 #include "optim/state/header.h"
-#include "optim/step/scaler.h"
+#include "optim/step/numbers.h"
 #include "swap/swap.h"
 
 #define SLICE	       (32u * 1024)  /* elements per task of a thread */
@@ -167,11 +166,12 @@ struct nvs_optimizer {
 	size_t ngradients;
 	bool gradients_registered;
 
-	float **floats;	    /* per thread: PARTS x SLICE, for state_open */
-	float **scratch;    /* per thread: SLICE gradients for the caller's function */
-	uint16_t **lowered; /* per thread: SLICE weights that have no array, or to compare */
-	float *zeros;	    /* SLICE zeros, for gradients that were never added */
-	double *sums;	    /* SUM_BLOCKS */
+	/* Of all threads, one after the other; NULL if they need none: */
+	float *floats;		     /* SLICE of each part, for state_open */
+	float *scratch;		     /* SLICE gradients for the caller's function */
+	uint16_t *lowered;	     /* SLICE weights that have no array, or to compare */
+	float *zeros;		     /* SLICE zeros, for gradients that were never added */
+	double *sums;		     /* SUM_BLOCKS */
 	uint64_t sum_ns, sum_cpu_ns; /* all threads' time in sums since the step was called */
 
 	/* Kept with the state. */
@@ -310,12 +310,14 @@ bool next_segment(const struct nvs_optimizer *optimizer, uint64_t *from, uint64_
 /* The bytes of a tensor of gradients. */
 static inline uint64_t gradients_nbytes(const struct nvs_optimizer *optimizer)
 {
-	assert(optimizer->tile_numel);
 	return optimizer->tile_numel * sizeof(float);
 }
 /* ---- tensors.c ---- */
 /* Registers the tensors of all tiles, or of the offloaded ones if the store is not kept. */
 int register_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error);
+/* Registers n parts of all tiles under other names than the tiles have. */
+int register_converted(struct nvs_optimizer *optimizer, const unsigned *parts, size_t n,
+		       struct nvs_error *error);
 /* Registers the tensors of added gradients; called by the first addition. */
 int register_gradients(struct nvs_optimizer *optimizer, struct nvs_error *error);
 
@@ -353,19 +355,17 @@ void tile_set_place(const struct nvs_optimizer *optimizer, struct tile *tile,
 void group_set_gradients(const struct nvs_optimizer *optimizer, struct group *group,
 			 enum nvs_gradients gradients);
 
-/* ---- tiles.c ---- */
-/* A commit writes unpinned tensors, so held tiles are unpinned for it; they stay in the pool. */
-int tiles_suspend(struct nvs_optimizer *optimizer, struct nvs_error *error);
-/* Pins them again; `written`: the commit succeeded. */
-void tiles_resume(struct nvs_optimizer *optimizer, bool written);
-
 /* ---- walks.c ---- */
 /* A call of get or set begins: from here on, failed writes are reported to the walks. */
 void walks_begin(struct nvs_optimizer *optimizer);
 /* The walk through a part comes to an offloaded tile. */
 void walks_visit(struct nvs_optimizer *optimizer, unsigned part, size_t tile);
-/* The error of a write of what was set, if one has failed since the last report; or 0. */
-int walks_check_written(struct nvs_optimizer *optimizer, struct nvs_error *error);
+/*
+ * The error of a write, if one has failed since there were *failures, which it counts; or 0. Also of one
+ * that a later attempt repeated successfully: the caller must learn of the failure.
+ */
+int check_writes(const struct nvs_optimizer *optimizer, uint64_t *failures,
+		 struct nvs_error *error);
 /* Ends the walks, and evicts what they have left in the pool. */
 void walks_end(struct nvs_optimizer *optimizer);
 
@@ -418,33 +418,10 @@ int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 	     struct pass_figures *figures, struct nvs_error *error);
 
 /* ---- bulk.c ---- */
-bool every_tile(const struct nvs_optimizer *optimizer, size_t tile);
-/* Moves a run of state out or in; an error ends the pass. */
-typedef int move_run_fn(void *arg, const struct nvs_state_run *run, unsigned thread);
-/* Moves elements [from, from + n) of a tile, as float32, run after run. */
-int move_slice(struct nvs_optimizer *optimizer, size_t tile, uint64_t from, uint64_t n,
-	       unsigned thread, bool import, move_run_fn *move, void *arg);
-/* Runs a pass over every tile, unless a step is unfinished or the store is only read. */
-int bulk_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void *arg,
-	     struct nvs_error *error);
-
-/* ---- initial.c ---- */
 /* Creates the state of a fresh tile's elements from the weights. */
 void init_slice(struct nvs_optimizer *optimizer, size_t tile, uint64_t from, uint64_t n);
 /* Creates and writes the state of all fresh tiles. */
 int init_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error);
-
-/* ---- update.c ---- */
-/* The factors of a step. */
-struct update {
-	struct scalars scalars;
-	double lr;
-};
-/* Whether the step updates the tile: it has gradients and is not done. */
-bool wants_update(const struct nvs_optimizer *optimizer, size_t tile);
-/* Updates a slice of a tile; `arg` is a struct update. See pass_kind. */
-int update_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from, uint64_t n,
-		 unsigned thread);
 
 /* ---- gradients.c ---- */
 /* The gradients of a segment of a tile, possibly zeros, and their type. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens and closes an optimizer: its engine on the offload_optimizer block, and its threads.
+ * Opens and closes an optimizer: its engine on the offload_optimizer block, and its threads. And what
+ * it says of itself: its progress, which gradients it has, and the caller's note in its commits. Its
+ * engine keeps the note: the optimizer's own header is a tensor of the store.
  */
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -11,10 +12,7 @@
 #include "base/error.h"
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"
-#include "config/config.h"
 #include "optim/internal.h"
-#include "optim/state/stored_groups.h"
-#include "swap/swap.h"
 
 /* ---- The engine ---- */
 
@@ -25,7 +23,6 @@ static int too_small(const struct nvs_optimizer *optimizer, uint64_t tile_numel,
 	uint64_t need = (optimizer->ncached + 2) * state_nbytes(optimizer, tile_numel);
 	uint64_t step = config->offload[NVS_OFFLOAD_OPTIMIZER].buffer_count * sizeof(float);
 
-	assert(step && tile_numel);
 	return error_about(error, code, "buffer_count", 0, 0,
 			   "a pool of offload_optimizer.buffer_count %u x "
 			   "zero_optimization.sub_group_size %" PRIu64
@@ -42,7 +39,6 @@ static int open_engine(struct nvs_optimizer *optimizer, const struct nvs_config 
 	struct nvs_config config = *given;
 	int rc;
 
-	assert(!optimizer->engine && optimizer->flat);
 	if (!layout_tile_numel(optimizer) &&
 	    config.offload[NVS_OFFLOAD_OPTIMIZER].device != NVS_DEVICE_NONE)
 		return too_small(optimizer, TILE_UNIT, -EINVAL, error);
@@ -62,7 +58,6 @@ static int open_engine(struct nvs_optimizer *optimizer, const struct nvs_config 
 		config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_count = 1;
 		config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = most / sizeof(float);
 		config.optimizer_max_in_cpu = 0;
-		assert(nvs_config_pool_bytes(&config, NVS_OFFLOAD_OPTIMIZER) <= most);
 	}
 	if (optimizer->aio)
 		rc = nvs_engine_open_on(&optimizer->engine, optimizer->aio, &config,
@@ -72,24 +67,11 @@ static int open_engine(struct nvs_optimizer *optimizer, const struct nvs_config 
 				      ops_arg, error);
 	if (!rc)
 		engine_set_owned(optimizer->engine);
-	assert(!rc == !!optimizer->engine);
 	return rc;
 }
 
 /* ---- Opening ---- */
 
-static uint64_t offloaded_numel(const struct nvs_optimizer *optimizer)
-{
-	uint64_t numel = 0;
-
-	for (size_t i = 0; i < optimizer->ngroups; i++)
-		if (optimizer->groups[i].at < optimizer->noffloaded * optimizer->tile_numel)
-			numel += optimizer->groups[i].numel;
-	assert(numel <= optimizer->noffloaded * optimizer->tile_numel);
-	return numel;
-}
-
-/* The bytes that a tile takes in the pool. */
 static uint64_t tile_extent(const struct nvs_optimizer *optimizer, size_t tile)
 {
 	uint64_t unit = engine_unit(optimizer->engine), nbytes = 0;
@@ -102,18 +84,18 @@ static uint64_t tile_extent(const struct nvs_optimizer *optimizer, size_t tile)
 static int check_fits(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	int code = optimizer->header ? -ESTALE : -EINVAL; /* a kept store fixes the tiles */
-	uint64_t tile = tile_extent(optimizer, 0), room;
+	uint64_t tile = tile_extent(optimizer, 0), offloaded = 0, room;
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
-	assert(optimizer->ncached <= optimizer->noffloaded);
-	assert(optimizer->ntiles);
+	for (size_t i = 0; i < optimizer->ngroups; i++)
+		if (optimizer->groups[i].at < optimizer->noffloaded * optimizer->tile_numel)
+			offloaded += optimizer->groups[i].numel;
 	for (size_t i = 1; i < optimizer->ntiles; i++)
 		tile = max_u64(tile, tile_extent(optimizer, i));
-	assert(tile);
 	nvs_engine_get_stats(optimizer->engine, &stats);
 	room = stats.pool.bytes / tile;
 	/* A cache for all elements holds all tiles, padding included. */
-	if (optimizer->config.optimizer_max_in_cpu >= offloaded_numel(optimizer) &&
+	if (optimizer->config.optimizer_max_in_cpu >= offloaded &&
 	    room >= optimizer->noffloaded + 2)
 		optimizer->ncached = optimizer->noffloaded;
 	/* The pool was made for packed tiles without what each part's last unit leaves unused. */
@@ -121,68 +103,43 @@ static int check_fits(struct nvs_optimizer *optimizer, struct nvs_error *error)
 		optimizer->ncached = min_u64(optimizer->ncached, room - 2);
 	if (room < optimizer->ncached + 2)
 		return too_small(optimizer, optimizer->tile_numel, code, error);
-	assert(room >= optimizer->ncached + 2);
 	/* The walks through all parts find room beside each other. */
 	room -= optimizer->ncached;
 	optimizer->tiles_ahead = room > 3 ? min_u64(room - 3, TILES_AHEAD) : 0;
 	return 0;
 }
 
-/* The memory of a thread for packed state and for the caller's functions, if there are any. */
-static int alloc_scratch(struct nvs_optimizer *optimizer, unsigned thread)
-{
-	assert(thread < threads_count(optimizer->threads));
-	assert(!optimizer->scratch[thread] && !optimizer->lowered[thread]);
-	if (optimizer->floats) {
-		optimizer->floats[thread] = calloc((size_t)optimizer->nparts * SLICE,
-						   sizeof(float));
-		if (!optimizer->floats[thread])
-			return -ENOMEM;
-	}
-	if (optimizer->update) {
-		optimizer->scratch[thread] = calloc(SLICE, sizeof(float));
-		if (!optimizer->scratch[thread])
-			return -ENOMEM;
-	}
-	if (optimizer->weights_final || optimizer->take_weights) {
-		optimizer->lowered[thread] = calloc(SLICE, sizeof(**optimizer->lowered));
-		if (!optimizer->lowered[thread])
-			return -ENOMEM;
-	}
-	return 0;
-}
-
 static int open_threads(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
+	bool packs = optimizer->state != NVS_STATE_FP32;
+	bool lowers = optimizer->weights_final || optimizer->take_weights;
+	size_t slices;
 	int rc = threads_open(&optimizer->threads, optimizer->config.optimizer_threads,
 			      engine_topo(optimizer->engine), engine_node(optimizer->engine),
 			      error);
-	unsigned n;
 
 	if (!rc)
 		rc = threads_open(&optimizer->landing, 1, NULL, -1, error);
 	if (rc)
 		return rc;
-	n = threads_count(optimizer->threads);
+	slices = (size_t)threads_count(optimizer->threads) * SLICE;
 	optimizer->zeros = calloc(SLICE, sizeof(float));
 	optimizer->sums = calloc(SUM_BLOCKS, sizeof(*optimizer->sums));
-	if (optimizer->state != NVS_STATE_FP32)
-		optimizer->floats = calloc(n, sizeof(*optimizer->floats));
-	optimizer->scratch = calloc(n, sizeof(*optimizer->scratch));
-	optimizer->lowered = calloc(n, sizeof(*optimizer->lowered));
-	if (optimizer->state != NVS_STATE_FP32 && !optimizer->floats)
-		rc = -ENOMEM;
-	for (unsigned i = 0; i < n && optimizer->scratch && optimizer->lowered && !rc; i++)
-		rc = alloc_scratch(optimizer, i);
-	if (rc || !optimizer->zeros || !optimizer->sums || !optimizer->scratch ||
-	    !optimizer->lowered)
-		return error_set(error, -ENOMEM, "out of memory for %u compute threads", n);
+	if (packs)
+		optimizer->floats = calloc(slices * optimizer->nparts, sizeof(float));
+	if (optimizer->update)
+		optimizer->scratch = calloc(slices, sizeof(float));
+	if (lowers)
+		optimizer->lowered = calloc(slices, sizeof(*optimizer->lowered));
+	if (!optimizer->zeros || !optimizer->sums || (packs && !optimizer->floats) ||
+	    (optimizer->update && !optimizer->scratch) || (lowers && !optimizer->lowered))
+		return error_set(error, -ENOMEM, "out of memory for %u compute threads",
+				 threads_count(optimizer->threads));
 	return 0;
 }
 
 static int free_all(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	unsigned n = optimizer->threads ? threads_count(optimizer->threads) : 0;
 	int rc;
 
 	/* The state was committed already; don't commit a part of a later step. */
@@ -194,12 +151,6 @@ static int free_all(struct nvs_optimizer *optimizer, struct nvs_error *error)
 		return rc;
 	threads_close(optimizer->threads);
 	threads_close(optimizer->landing);
-	for (unsigned i = 0; i < n && optimizer->scratch; i++)
-		free(optimizer->scratch[i]);
-	for (unsigned i = 0; i < n && optimizer->floats; i++)
-		free(optimizer->floats[i]);
-	for (unsigned i = 0; i < n && optimizer->lowered; i++)
-		free(optimizer->lowered[i]);
 	free(optimizer->floats);
 	free(optimizer->scratch);
 	free(optimizer->lowered);
@@ -214,27 +165,6 @@ static int free_all(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	return rc;
 }
 
-/* Copies the caller's specifications into a new array. */
-static int take_groups(struct nvs_group_spec **copy, const struct nvs_group_spec *groups, size_t n,
-		       struct nvs_error *error)
-{
-	struct nvs_group_spec *own = calloc(n ? n : 1, sizeof(*own));
-	int rc = 0;
-
-	if (!own)
-		return error_set(error, -ENOMEM, "out of memory while opening the optimizer");
-	for (size_t i = 0; i < n && !rc; i++) {
-		rc = struct_in_at(&own[i], sizeof(*own), groups, i);
-		if (rc)
-			struct_refused(error, rc, "nvs_group_spec", "groups[%zu]", i);
-	}
-	if (rc)
-		free(own);
-	else
-		*copy = own;
-	return rc;
-}
-
 static int open_with(struct nvs_optimizer **out, const struct nvs_config *config,
 		     const struct nvs_group_spec *groups, size_t n, bool takes_state,
 		     const struct nvs_optimizer_options *options, const struct engine_ops *ops,
@@ -245,7 +175,6 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 	pthread_mutexattr_t attributes;
 	int rc;
 
-	assert(!*out);
 	optimizer = calloc(1, sizeof(*optimizer));
 	if (!optimizer)
 		return error_set(error, -ENOMEM, "out of memory while opening the optimizer");
@@ -376,12 +305,20 @@ int optimizer_open_with(struct nvs_optimizer **out, const struct nvs_config *con
 	if (!n && !groups)
 		return open_stored(out, config, options ? &given : NULL, ops, ops_arg, error);
 
-	struct nvs_group_spec *specs = NULL;
-
 	/* Opens with the caller's groups. */
 	rc = check_given(groups, "groups", error);
-	if (!rc)
-		rc = take_groups(&specs, groups, n, error);
+	if (rc)
+		return rc;
+
+	struct nvs_group_spec *specs = calloc(n ? n : 1, sizeof(*specs));
+
+	if (!specs)
+		return error_set(error, -ENOMEM, "out of memory while opening the optimizer");
+	for (size_t i = 0; i < n && !rc; i++) {
+		rc = struct_in_at(&specs[i], sizeof(*specs), groups, i);
+		if (rc)
+			struct_refused(error, rc, "nvs_group_spec", "groups[%zu]", i);
+	}
 	if (!rc)
 		rc = open_with(out, config, specs, n, false, options ? &given : NULL, ops, ops_arg,
 			       error);
@@ -449,4 +386,96 @@ int nvs_optimizer_abandon(struct nvs_optimizer *optimizer, struct nvs_error *err
 struct nvs_engine *nvs_optimizer_engine(struct nvs_optimizer *optimizer)
 {
 	return optimizer ? optimizer->engine : NULL;
+}
+
+/* ---- Its figures ---- */
+
+static int copy_out(void *info, const void *full, size_t nbytes, struct nvs_error *error)
+{
+	int rc = struct_out(info, full, nbytes);
+
+	return rc ? error_set(error, rc, "info is NULL, or its size is not set") : 0;
+}
+
+int nvs_optimizer_get_info(struct nvs_optimizer *optimizer, struct nvs_optimizer_info *info,
+			   struct nvs_error *error)
+{
+	struct nvs_optimizer_info full;
+	int rc = call_begin(optimizer, 0, error);
+
+	if (rc)
+		return rc;
+	full = (struct nvs_optimizer_info){
+		.step = optimizer->step,
+		.loss_scale = optimizer->scaler.scale,
+		.ngroups = optimizer->ngroups,
+		.kept = optimizer->keep,
+		.unfinished = is_unfinished(optimizer),
+		.generation = nvs_engine_generation(optimizer->engine),
+		.state = optimizer->state,
+		.numel = optimizer->numel,
+		.split_numel = optimizer->split_numel,
+		.step_bytes = 2 * (double)optimizer->state_bytes /
+			      ((double)optimizer->ntiles * (double)optimizer->tile_numel),
+		.rule = optimizer->rule->id,
+	};
+	call_end(optimizer);
+	return copy_out(info, &full, sizeof(full), error);
+}
+
+int nvs_optimizer_get_group_info(struct nvs_optimizer *optimizer, size_t group,
+				 struct nvs_group_info *info, struct nvs_error *error)
+{
+	struct nvs_group_info full;
+	int rc = call_begin(optimizer, 0, error);
+
+	if (rc)
+		return rc;
+	rc = check_range(optimizer, group, 0, 0, error);
+	if (!rc) {
+		const struct group *which = &optimizer->groups[group];
+
+		group_check(optimizer, which);
+		full = (struct nvs_group_info){
+			.name = which->name,
+			.numel = which->numel,
+			.dtype = which->dtype,
+			.gradients = which->gradients,
+			.gradients_numel = which->gradients == NVS_GRADIENTS_LENT ? which->numel
+										  : which->added,
+		};
+	}
+	call_end(optimizer);
+	return rc ? rc : copy_out(info, &full, sizeof(full), error);
+}
+
+int nvs_optimizer_set_step(struct nvs_optimizer *optimizer, uint64_t step, struct nvs_error *error)
+{
+	HOLD_CANCEL;
+	int rc;
+
+	if (step > STEPS_MAX)
+		return error_about(error, -EINVAL, "step", 0, 0,
+				   "step is %" PRIu64 ": allowed are 0 to 2^53 - 1", step);
+	rc = call_begin(optimizer, CALL_CHANGES | CALL_BETWEEN_STEPS, error);
+	if (rc)
+		return rc;
+	optimizer->step = step;
+	optimizer_check(optimizer);
+	call_end(optimizer);
+	return 0;
+}
+
+int nvs_optimizer_set_note(struct nvs_optimizer *optimizer, const void *note, size_t nbytes,
+			   struct nvs_error *error)
+{
+	HOLD_CANCEL;
+	int rc = check_given(optimizer, "optimizer", error);
+
+	return rc ? rc : engine_set_note(optimizer->engine, note, nbytes, error);
+}
+
+int nvs_optimizer_get_note(struct nvs_optimizer *optimizer, void *note, size_t *nbytes)
+{
+	return optimizer ? nvs_engine_get_note(optimizer->engine, note, nbytes) : -EINVAL;
 }

@@ -2,9 +2,8 @@
 /*
  * The table of rules.
  */
-#include "optim/rule.h"
+#include "optim/optimizer.h"
 
-#include <assert.h>
 #include <math.h>
 #include <strings.h>
 
@@ -34,7 +33,6 @@ static struct scalars adam_scalars(const struct optimizer_config *config, double
 	}
 	if (config->adam_w_mode)
 		adam.decay = (float)(lr * config->weight_decay);
-	assert(adam.root_factor > 0 && isfinite(adam.root_factor));
 	return adam;
 }
 

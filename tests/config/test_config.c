@@ -4,7 +4,6 @@
  * config/; mutated files from a printed seed. Runs from the root of the repository.
  */
 #include "config/config.h"
-#include "config/keys.h"
 #include "config/reader.h"
 #include "support/support.h"
 #include "support/tests.h"

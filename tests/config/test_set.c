@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/keys.h"
+#include "config/reader.h"
 #include "support/support.h"
 #include "support/tests.h"
 

@@ -11,7 +11,6 @@
 
 #include "config/config.h"
 #include "optim/optimizer.h"
-#include "optim/rule.h"
 
 /* ---- Elements ---- */
 

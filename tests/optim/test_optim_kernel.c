@@ -5,7 +5,7 @@
  * bit. Seeds are printed.
  */
 #include "config/config.h"
-#include "optim/rule.h"
+#include "optim/optimizer.h"
 #include "support/support.h"
 #include "support/tests.h"
 

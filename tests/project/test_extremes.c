@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/keys.h"
+#include "config/reader.h"
 #include "support/tests.h"
 
 #define NUMEL 256

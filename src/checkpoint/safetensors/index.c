@@ -19,7 +19,6 @@ static int no_memory(const char *path, struct nvs_error *error)
 	return error_set(error, -ENOMEM, "no memory for the index %s", path);
 }
 
-/* Adds the file `name`, which lies beside the index. */
 static int add_shard(struct nvs_checkpoint *checkpoint, const char *path, const char *name,
 		     struct nvs_error *error)
 {
@@ -76,15 +75,6 @@ static int add_shards(struct nvs_checkpoint *checkpoint, const char *path,
 	return rc;
 }
 
-static bool is_unread(const struct nvs_checkpoint *checkpoint, const struct json_value *item)
-{
-	size_t i = 0;
-
-	while (i < checkpoint->nunread && strcmp(checkpoint->unread[i].name, item->key) != 0)
-		i++;
-	return i < checkpoint->nunread;
-}
-
 static int load_map(struct nvs_checkpoint *checkpoint, const char *path,
 		    const struct json_value *root, struct nvs_error *error)
 {
@@ -113,8 +103,11 @@ static int load_map(struct nvs_checkpoint *checkpoint, const char *path,
 		const struct entry *entry = checkpoint_find(checkpoint, item->key);
 		const char *file = entry ? checkpoint->paths[entry->file] : "";
 		const char *slash = strrchr(file, '/');
+		size_t i = entry ? checkpoint->nunread : 0;
 
-		if (!entry && is_unread(checkpoint, item))
+		while (i < checkpoint->nunread && strcmp(checkpoint->unread[i].name, item->key))
+			i++;
+		if (i < checkpoint->nunread)
 			continue;
 		if (!entry || strlen(item->key) != item->key_length ||
 		    strcmp(slash ? slash + 1 : file, item->string) != 0)

@@ -5,7 +5,6 @@
  */
 #include <assert.h>
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -97,7 +96,6 @@ static void part_of_group(const struct groups *groups, size_t i, const char *par
 	*numel = info.numel;
 }
 
-/* The name of tensor i and its elements. */
 static void groups_name(const struct groups *groups, size_t i, char name[GROUP_PART_ROOM],
 			uint64_t *numel)
 {
@@ -113,7 +111,6 @@ static void add_sum(const struct groups *groups, const struct state_io *io)
 		     &groups->sums[io->fragment * groups->rule->nparts + io->part]);
 }
 
-/* An I/O writes to, or reads from, its place in a file. */
 static int submit_io(struct state_move *move, struct state_io *io, struct nvs_error *error)
 {
 	const struct groups *groups = move->arg;
@@ -149,7 +146,6 @@ static void landed(struct state_move *move, const struct state_io *io)
 		add_sum(groups, io);
 }
 
-/* Moves all state between the optimizer and `writing` or `reading`, and sums it up. */
 static int groups_move(struct groups *groups, struct nvs_error *error)
 {
 	struct state_move move = {.fragments = groups->fragments,
@@ -344,21 +340,6 @@ static int read_step(const struct groups *groups, uint64_t *step, struct nvs_err
 	return rc;
 }
 
-static int check_sums(const struct groups *groups, struct nvs_error *error)
-{
-	for (size_t i = 0; i < groups->n * groups->rule->nparts; i++) {
-		const struct entry *entry = groups->entries[i];
-
-		if (entry && entry->has_crc && groups->sums[i] != entry->crc)
-			return error_about(error, -EBADMSG, entry->name, 0, entry->offset,
-					   "%s: tensor %s: its bytes do not have the checksum that "
-					   "the file states",
-					   groups->reading->checkpoint->paths[entry->file],
-					   entry->name);
-	}
-	return 0;
-}
-
 int nvs_checkpoint_import_optimizer(struct nvs_optimizer *optimizer,
 				    const struct nvs_checkpoint *checkpoint,
 				    const char *const *names, struct nvs_error *error)
@@ -385,8 +366,15 @@ int nvs_checkpoint_import_optimizer(struct nvs_optimizer *optimizer,
 			rc = reading_check(&reading, groups.entries[i], error);
 	if (!rc)
 		rc = groups_move(&groups, error);
-	if (!rc)
-		rc = check_sums(&groups, error);
+	for (size_t i = 0; !rc && i < groups.n * groups.rule->nparts; i++) {
+		const struct entry *entry = groups.entries[i];
+
+		if (entry && entry->has_crc && groups.sums[i] != entry->crc)
+			rc = error_about(error, -EBADMSG, entry->name, 0, entry->offset,
+					 "%s: tensor %s: its bytes do not have the checksum that "
+					 "the file states",
+					 checkpoint->paths[entry->file], entry->name);
+	}
 	if (!rc)
 		rc = check_step_since(optimizer, groups.step, error);
 	if (!rc && !names)

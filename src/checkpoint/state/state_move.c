@@ -12,7 +12,6 @@
 
 #include "base/error.h"
 #include "checkpoint/torch/zip.h"
-#include "optim/optimizer.h"
 
 #define IOS_MAX 16u /* of one flight; groups are rarely so small that a tile has more */
 
@@ -49,7 +48,6 @@ static int record_failure(struct state_move *move, const struct nvs_error *error
 	return error->code;
 }
 
-/* Waits for the transfers of a flight. */
 static void finish_flight(struct state_move *move, struct flight *flight)
 {
 	assert(flight->n <= IOS_MAX);

@@ -8,7 +8,7 @@
 #define CHECKPOINT_STATE_MOVE_H
 
 #include "checkpoint/checkpoint.h"
-#include "optim/rule.h"
+#include "optim/optimizer.h"
 
 #define STEPS_MAX ((UINT64_C(1) << 53) - 1) /* of nvs_optimizer_set_step */
 /* The rule of an optimizer. */

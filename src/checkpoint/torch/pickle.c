@@ -175,7 +175,6 @@ static int push_items(struct machine *machine, enum object_kind kind, struct obj
 	return push_copy(machine, &made);
 }
 
-/* Values above the last mark. */
 static size_t above_mark(const struct machine *machine)
 {
 	return machine->depth - (machine->nmarks ? machine->marks[machine->nmarks - 1] : 0);

@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -213,7 +212,6 @@ static int add_tensor(struct torch_reader *reader, const struct object *tensor)
 
 /* ---- The values ---- */
 
-/* Whether tensors may lie below it. */
 static bool has_items(const struct object *object)
 {
 	return object->kind == OBJECT_DICT || object->kind == OBJECT_LIST ||

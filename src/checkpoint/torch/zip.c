@@ -7,7 +7,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,8 +54,6 @@ static int read_bytes(const struct zip_reader *reader, uint64_t at, void *data, 
 {
 	return read_at(reader->fd, reader->path, at, data, nbytes, reader->error);
 }
-
-/* ---- The end of the directory ---- */
 
 /* The end record, and with ZIP64 its longer form, which a locator just before it names. */
 static int read_end(struct zip_reader *reader, const uint8_t *end, uint64_t end_at)
@@ -123,8 +120,6 @@ static int find_end(struct zip_reader *reader)
 	free(tail);
 	return rc;
 }
-
-/* ---- The entries ---- */
 
 /* Replaces the fields that are full by those of the ZIP64 extra field, which come in this order. */
 static bool read_extra(const uint8_t *extra, size_t nbytes, uint64_t *const fields[3])

@@ -4,15 +4,12 @@
  * them; then the first one, which knows all checksums, completes them and gives them their names.
  */
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "base/threads/cancel.h"
-#include "checkpoint/state/state_move.h"
 #include "checkpoint/torch/torch.h"
 #include "checkpoint/universal/universal.h"
 
@@ -127,23 +124,18 @@ static int submit_write(struct state_move *move, struct state_io *io, struct nvs
 	return rc;
 }
 
-static void release(struct state_move *move, struct state_io *io)
-{
-	struct export_job *export = move->arg;
-
-	open_files_release(&export->files, io->file);
-}
-
-/* What this rank has written to files that the first one will complete. */
+/* Makes durable what this rank has written; the first one has written to all files. */
 static int sync_elements(const struct export_job *export, struct nvs_error *error)
 {
 	const struct params *params = &export->params;
 	char place[PLACE_MAX];
 	int rc = 0;
 
-	for (size_t i = 0; i < params->nfragments; i++)
-		for (unsigned part = 0; part < export->params.rule->nparts && !rc; part++) {
-			param_place(params, &params->all[params->owners[i]], part, place);
+	for (size_t i = 0; i < params->n; i++)
+		for (unsigned part = 0; part < params->rule->nparts && !rc &&
+					(!export->options.rank || params->all[i].fragment.numel);
+		     part++) {
+			param_place(params, &params->all[i], part, place);
 			rc = tree_sync(&export->tree, place, error);
 		}
 	return rc;
@@ -280,16 +272,10 @@ static int complete_tree(struct export_job *export, struct nvs_error *error)
 	if (!rc)
 		rc = write_state(export, error);
 	/* Sync after all writes: the first sync makes much of the rest durable too. */
-	for (size_t i = 0; i < n && !rc; i++) {
-		const struct param *param = &export->params.all[i];
-		char place[PLACE_MAX];
-
-		for (unsigned part = 0; part < export->params.rule->nparts && !rc; part++) {
-			param_place(&export->params, param, part, place);
-			rc = tree_sync(&export->tree, place, error);
-		}
-		rc = rc ? rc : tree_sync(&export->tree, param->name, error);
-	}
+	if (!rc)
+		rc = sync_elements(export, error);
+	for (size_t i = 0; i < n && !rc; i++)
+		rc = tree_sync(&export->tree, export->params.all[i].name, error);
 	if (!rc)
 		rc = tree_sync(&export->tree, UNIVERSAL_STATE, error);
 	if (!rc)
@@ -321,7 +307,7 @@ int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
 		struct state_move move = {.fragments = export.params.fragments,
 					  .nfragments = export.params.nfragments,
 					  .submit = submit_write,
-					  .release = release,
+					  .release = open_files_release,
 					  .arg = &export};
 
 		rc = export.options.rank ? tree_open(&export.tree, export.path, true, error) : 0;

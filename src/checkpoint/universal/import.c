@@ -2,8 +2,6 @@
 /* Reads the state of parameters from a universal checkpoint, which DeepSpeed may have written. */
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -12,7 +10,6 @@
 #include "base/error.h"
 #include "base/memory/huge_map.h"
 #include "base/threads/cancel.h"
-#include "checkpoint/state/state_move.h"
 #include "checkpoint/torch/torch.h"
 #include "checkpoint/universal/universal.h"
 
@@ -151,13 +148,6 @@ static int submit_read(struct state_move *move, struct state_io *io, struct nvs_
 	return rc;
 }
 
-static void release(struct state_move *move, struct state_io *io)
-{
-	struct import_job *import = move->arg;
-
-	open_files_release(&import->files, io->file);
-}
-
 static void landed(struct state_move *move, const struct state_io *io)
 {
 	const struct import_job *import = move->arg;
@@ -174,7 +164,7 @@ static int import_all(struct import_job *import, struct nvs_optimizer *optimizer
 				  .importing = true,
 				  .submit = submit_read,
 				  .landed = landed,
-				  .release = release,
+				  .release = open_files_release,
 				  .arg = import};
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
 	uint64_t step = 0;

@@ -65,6 +65,7 @@ static int reopen(struct open_files *files, struct open_file *file, size_t owner
 
 	assert(!file->users && file->state != FILE_OPENING);
 	file->users = 1;
+	file->files = files;
 	file->owner = owner;
 	file->part = part;
 	file->state = FILE_OPENING;
@@ -128,8 +129,11 @@ int open_files_take(struct open_files *files, size_t owner, unsigned part, struc
 	return rc;
 }
 
-void open_files_release(struct open_files *files, struct open_file *file)
+void open_files_release(struct state_move *move, struct state_io *io)
 {
+	struct open_file *file = io->file;
+
+	(void)move;
 	if (!file)
 		return;
 	if (file->apart) {
@@ -137,10 +141,10 @@ void open_files_release(struct open_files *files, struct open_file *file)
 		free(file);
 		return;
 	}
-	pthread_mutex_lock(&files->lock);
+	pthread_mutex_lock(&file->files->lock);
 	assert(file->users && file->state == FILE_OPEN);
 	file->users--;
-	pthread_mutex_unlock(&files->lock);
+	pthread_mutex_unlock(&file->files->lock);
 }
 
 void open_files_begin(struct open_files *files, struct nvs_aio *aio, const struct tree *tree,

@@ -6,8 +6,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,7 +29,6 @@ static int check_name(const char *name, size_t i, struct nvs_error *error)
 			   i, name ? name : "", NAME_MAX);
 }
 
-/* The elements of the whole parameter. */
 static int count_elements(struct param *param, struct nvs_error *error)
 {
 	uint64_t end;
@@ -182,8 +179,6 @@ void params_free(struct params *params)
 	free(params->owners);
 	*params = (struct params){0};
 }
-
-/* ---- The file of a parameter ---- */
 
 const char *universal_part_name(const struct rule *rule, unsigned part)
 {

@@ -118,8 +118,6 @@ int ranks_meet(const struct nvs_universal_options *options, int rc, uint32_t sum
 	return compare_reports(options, all, (unsigned)n, error);
 }
 
-/* ---- Elements ---- */
-
 /* A rank's elements of a parameter. */
 struct elements {
 	uint64_t first, numel;

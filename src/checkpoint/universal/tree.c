@@ -10,7 +10,6 @@
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,7 +133,6 @@ static int empty(int fd, unsigned depth)
 	return rc;
 }
 
-/* Removes zero.partial or zero.before. */
 static int remove_made(const struct tree *tree, const char *name, struct nvs_error *error)
 {
 	struct stat status;

@@ -124,6 +124,7 @@ void tree_close(struct tree *tree);
 enum open_state { FILE_CLOSED, FILE_OPENING, FILE_OPEN };
 
 struct open_file {
+	struct open_files *files;
 	size_t owner; /* the parameter */
 	unsigned part, users;
 	enum open_state state;
@@ -153,8 +154,8 @@ void open_files_begin(struct open_files *files, struct nvs_aio *aio, const struc
  * stamp. */
 int open_files_take(struct open_files *files, size_t owner, unsigned part, struct open_file **file,
 		    struct nvs_error *error);
-/* `file` may be NULL. */
-void open_files_release(struct open_files *files, struct open_file *file);
+/* Releases the file of a transfer, if it has taken one. */
+void open_files_release(struct state_move *move, struct state_io *io);
 void open_files_end(struct open_files *files);
 
 #endif

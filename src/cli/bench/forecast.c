@@ -10,9 +10,8 @@
 #include <sys/stat.h>
 
 #include "base/error.h"
-#include "base/json/write.h"
 #include "cli/bench/run.h"
-#include "cli/replay/accesses.h"
+#include "cli/replay/replay.h"
 #include "cli/settings.h"
 
 #define SECTOR	    512u
@@ -227,8 +226,6 @@ int forecast_space(const struct bench_plan *plan, unsigned *index, struct nvs_er
 	}
 	return 0;
 }
-
-/* ---- --dry-run ---- */
 
 void forecast_write(struct json_writer *json, const struct bench_plan *plan)
 {

@@ -7,7 +7,7 @@
 #define CLI_BENCH_RUN_H
 
 #include "base/json/write.h"
-#include "cli/jobs/watch.h"
+#include "cli/jobs/jobs.h"
 
 /* Prepares the jobs of a plan, runs them and reports; frees the plan. Returns the exit status. */
 int bench_run_plan(struct bench_plan *plan);

@@ -17,8 +17,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
-#include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -30,10 +28,8 @@
 #include "base/error.h"
 #include "base/numbers.h"
 #include "cli/bench/run.h"
-#include "cli/commands.h"
 #include "cli/modes/modes.h"
 #include "cli/replay/replay.h"
-#include "cli/stop.h"
 
 #define TRACE_SPANS ((size_t)1 << 20)
 #define DRAW_NS	    100000000u
@@ -118,7 +114,6 @@ static int run_traced(struct bench_job *job, struct job_watch *watch, struct ben
 	return rc;
 }
 
-/* Runs the job in its mode. result->error says why it ended. */
 static _Noreturn void run_job(const struct stages *stages, unsigned index, int channel, int parent)
 {
 	static char path[PATH_MAX];
@@ -397,10 +392,8 @@ int stages_run(struct bench_plan *plan, const struct bench_result **results,
 	sigset_t ending;
 
 	assert(plan->n && plan->n <= JOBS_MAX);
-	if (shared == MAP_FAILED) {
-		say("out of memory for the results of %u jobs", plan->n);
-		return STATUS_FAILED;
-	}
+	if (shared == MAP_FAILED)
+		return REFUSE(STATUS_FAILED, "out of memory for the results of %u jobs", plan->n);
 	stages.plan = plan;
 	stages.shared = shared;
 	for (unsigned i = 0; i < plan->n; i++) {
@@ -429,9 +422,7 @@ int stages_run(struct bench_plan *plan, const struct bench_result **results,
 		}
 		failed |= error->code != 0;
 	}
-	if (stop_signal()) {
-		say("stopped by a signal");
-		return 128 + stop_signal();
-	}
+	if (stop_signal())
+		return REFUSE(128 + stop_signal(), "stopped by a signal");
 	return failed ? STATUS_FAILED : 0;
 }

@@ -5,14 +5,11 @@
  * in per cent.
  */
 #include <math.h>
-#include <stddef.h>
 
 #include "base/error.h"
-#include "base/json/write.h"
 #include "base/numbers.h"
 #include "cli/commands.h"
 #include "cli/compare/compare.h"
-#include "cli/options/options.h"
 
 #define LABEL		    15
 #define NUMBER		    32
@@ -34,8 +31,6 @@ static void write_notes(const struct comparison *comparison, char notes[512])
 		 comparison->by_order ? " Jobs are matched by their order: their names differ."
 				      : "");
 }
-
-/* ---- Text ---- */
 
 /* Right-aligned; only the end of a long label. */
 static void put_label(FILE *file, const char *label)
@@ -120,8 +115,6 @@ static void compare_text(FILE *file, const struct comparison *comparison)
 	fputc('\n', file);
 	write_wrapped(file, notes, 0);
 }
-
-/* ---- JSON ---- */
 
 static void put_cell(struct json_writer *json, const struct compare_side *side, unsigned job,
 		     unsigned metric, bool change)
@@ -212,8 +205,6 @@ static void compare_json(FILE *file, const struct comparison *comparison)
 	json_close_object(&json);
 }
 
-/* ---- The command ---- */
-
 struct values {
 	double threshold;
 	struct report_options report;
@@ -222,10 +213,7 @@ struct values {
 static const struct values defaults = {.threshold = 5};
 
 static const struct option_spec options[] = {
-	{.name = "threshold",
-	 .argument = "PERCENT",
-	 .type = OPTION_PERCENT,
-	 .offset = offsetof(struct values, threshold),
+	{"threshold", "PERCENT", OPTION_PERCENT, offsetof(struct values, threshold),
 	 .help = "smaller changes count as the same; a larger slowdown makes the exit\n"
 		 "status 1 (5)"},
 	REPORT_OPTIONS(offsetof(struct values, report)),
@@ -257,10 +245,9 @@ int cmd_compare(int argc, char **argv)
 
 	if (status)
 		return status == OPTIONS_HELP ? options_help(&compare_command) : STATUS_USAGE;
-	if (given.noperands < 2) {
-		say("compare needs at least two results: nvswap compare BEFORE.json AFTER.json");
-		return STATUS_USAGE;
-	}
+	if (given.noperands < 2)
+		return REFUSE(STATUS_USAGE, "compare needs at least two results: nvswap compare "
+					    "BEFORE.json AFTER.json");
 	comparison.threshold = values.threshold;
 	if (comparison_read(&comparison, given.operands, given.noperands) ||
 	    output_open(&output, values.report.output))

@@ -13,7 +13,6 @@
 #include "base/error.h"
 #include "base/memory/array.h"
 #include "base/statistics/student.h"
-#include "base/text.h"
 #include "cli/commands.h"
 #include "cli/compare/compare.h"
 #include "cli/results.h"
@@ -218,28 +217,21 @@ static int read_side(struct comparison *comparison, struct compare_side *side, c
 	side->label = malloc(4 * length + 1);
 	side->runs = calloc(n, sizeof(struct compare_job *));
 	side->results = calloc(n, sizeof(*side->results));
-	if (!side->label || !side->runs || !side->results) {
-		say("no memory for the results");
-		return -ENOMEM;
-	}
+	if (!side->label || !side->runs || !side->results)
+		return REFUSE(-ENOMEM, "no memory for the results");
 	visible_text(label, length, side->label, 4 * length + 1);
-	if (equals == operand) {
-		say("%s: give a name before the =", operand);
-		return -EINVAL;
-	}
-	if (n > RUNS_MAX) {
-		say("%s has more than %u files", side->label, RUNS_MAX);
-		return -EINVAL;
-	}
+	if (equals == operand)
+		return REFUSE(-EINVAL, "%s: give a name before the =", operand);
+	if (n > RUNS_MAX)
+		return REFUSE(-EINVAL, "%s has more than %u files", side->label, RUNS_MAX);
 	while (!rc && side->nruns < n) {
 		char *path = is_file ? rest : strsep(&rest, ",");
 		struct nvs_error error = {.size = sizeof(error)};
 		struct results *results = &side->results[side->nruns];
 
-		if (!*path) {
-			say("%s: the list of files has an empty name", side->label);
-			return -EINVAL;
-		}
+		if (!*path)
+			return REFUSE(-EINVAL, "%s: the list of files has an empty name",
+				      side->label);
 		rc = results_read(results, path, &error);
 		if (!rc && !comparison->base)
 			comparison->base = results->jobs;
@@ -350,6 +342,5 @@ int comparison_read(struct comparison *comparison, char **operands, unsigned n)
 	}
 	if (sides && sides[n - 1].cells)
 		return 0;
-	say("no memory for the results");
-	return STATUS_USAGE;
+	return REFUSE(STATUS_USAGE, "no memory for the results");
 }

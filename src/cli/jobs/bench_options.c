@@ -7,8 +7,7 @@
 #include <errno.h>
 
 #include "base/numbers.h"
-#include "cli/commands.h"
-#include "cli/jobs/bench.h"
+#include "cli/jobs/jobs.h"
 
 #define STEPS	    3		/* the fewest with a minimum, mean and maximum */
 #define THREADS_MAX 1024	/* optimizer_threads' */
@@ -274,13 +273,10 @@ int bench_options_settle(struct bench_options *options, const struct options_giv
 				modes[n++] = rw_names[rw];
 		modes[n] = NULL;
 		join_names(modes, text);
-		say("%s%s%s has no effect with rw=%s: it is for %s", begin, colon, spec->name,
-		    rw_names[options->rw], text);
-		return -EINVAL;
+		return REFUSE(-EINVAL, "%s%s%s has no effect with rw=%s: it is for %s", begin,
+			      colon, spec->name, rw_names[options->rw], text);
 	}
-	if (options->time_based && !options->runtime_ms) {
-		say("%s%stime-based needs runtime", begin, colon);
-		return -EINVAL;
-	}
+	if (options->time_based && !options->runtime_ms)
+		return REFUSE(-EINVAL, "%s%stime-based needs runtime", begin, colon);
 	return 0;
 }

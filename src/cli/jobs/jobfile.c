@@ -3,20 +3,17 @@
  * A file is read whole and cut in place: keys, values and names point into its text. Errors quote
  * nothing of a line that has not the form of a job file, because the file may be another one.
  */
-#include "cli/jobs/jobfile.h"
+#include "cli/jobs/jobs.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "base/files.h"
-#include "base/text.h"
 
 #define BYTES_MAX ((size_t)1 << 20)
 #define VALUE_MAX 4096 /* bytes of an expanded value, with the 0 at its end */
@@ -99,8 +96,6 @@ int jobfile_expand(void **memory, struct jobfile_line *line, struct nvs_error *e
 	return 0;
 }
 
-/* ---- Lines */
-
 static char *trim(char *text)
 {
 	char *end = text + strlen(text);
@@ -169,8 +164,6 @@ static const char *add_line(struct jobfile *jobfile, const char *file, unsigned 
 	jobfile->sections[jobfile->n - 1].n++;
 	return NULL;
 }
-
-/* ---- Files */
 
 int jobfile_read(struct jobfile *jobfile, const char *path, void **memory, struct nvs_error *error)
 {

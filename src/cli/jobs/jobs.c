@@ -6,13 +6,10 @@
 #include "cli/jobs/jobs.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/numbers.h"
-#include "cli/commands.h"
-#include "cli/jobs/jobfile.h"
 
 #define WHERE_BYTES    512 /* of FILE:LINE */
 #define WHERE(at, buf) (snprintf(buf, WHERE_BYTES, "%.490s:%u", (at)->file, (at)->line), (buf))
@@ -50,10 +47,8 @@ static int take_line(struct planner *planner, struct jobfile_line *line, bool is
 
 	if (spec && is_overridden(planner, spec))
 		return 0;
-	if (jobfile_expand(&planner->plan->memory, line, &error)) {
-		say("%s", error.text);
-		return error.code;
-	}
+	if (jobfile_expand(&planner->plan->memory, line, &error))
+		return REFUSE(error.code, "%s", error.text);
 	WHERE(line, where);
 	if (!spec) {
 		/* A key that bench does not have. Of fio's without effect here, those that files
@@ -75,11 +70,10 @@ static int take_line(struct planner *planner, struct jobfile_line *line, bool is
 			say("%s: bench has no key %s; if it is fio's, use fio", where, line->key);
 		return -EINVAL;
 	}
-	if (spec->scope == OPTION_OF_RUN && !is_global) {
-		say("%s: %s applies to the whole run: put it into [global] or give --%s", where,
-		    line->key, spec->name);
-		return -EINVAL;
-	}
+	if (spec->scope == OPTION_OF_RUN && !is_global)
+		return REFUSE(-EINVAL,
+			      "%s: %s applies to the whole run: put it into [global] or give --%s",
+			      where, line->key, spec->name);
 	own->text[spec - bench_command.options] = line->key;
 	return options_set(&bench_command, line->key, line->value, where, &level->options,
 			   &level->given);
@@ -94,21 +88,15 @@ static int add_job(struct planner *planner, const char *name, const char *where,
 	uint64_t clones = level->options.numjobs, wanted = plan->n + clones;
 	struct bench_job job = {.options = level->options, .given = level->given}, *jobs;
 
-	if (wanted > JOBS_MAX) {
-		say("%s: %llu jobs are too many; a run has at most %u", where,
-		    (unsigned long long)wanted, JOBS_MAX);
-		return -EINVAL;
-	}
-	if (strlen(name) > JOB_NAME_MAX) {
-		say("%s: the job's name is too long: at most %u bytes, not %zu", where,
-		    JOB_NAME_MAX, strlen(name));
-		return -EINVAL;
-	}
+	if (wanted > JOBS_MAX)
+		return REFUSE(-EINVAL, "%s: %llu jobs are too many; a run has at most %u", where,
+			      (unsigned long long)wanted, JOBS_MAX);
+	if (strlen(name) > JOB_NAME_MAX)
+		return REFUSE(-EINVAL, "%s: the job's name is too long: at most %u bytes, not %zu",
+			      where, JOB_NAME_MAX, strlen(name));
 	jobs = realloc(plan->jobs, wanted * sizeof(*jobs));
-	if (!jobs) {
-		say("out of memory for %llu jobs", (unsigned long long)wanted);
-		return -ENOMEM;
-	}
+	if (!jobs)
+		return REFUSE(-ENOMEM, "out of memory for %llu jobs", (unsigned long long)wanted);
 	plan->jobs = jobs;
 	strcpy(job.name, name);
 	if (plan->n) {
@@ -124,7 +112,6 @@ static int add_job(struct planner *planner, const char *name, const char *where,
 	return 0;
 }
 
-/* Whether --section selects the job; without it every job runs. */
 static bool is_wanted(const struct planner *planner, const char *name)
 {
 	const struct option_list *wanted = &planner->typed.options.sections;
@@ -152,10 +139,9 @@ static int check_complete(const struct level *level, const char *name, const cha
 	bool blocks = is_block_mode(level->options.rw) && !level->options.config;
 
 	for (unsigned i = 0; i < (blocks ? COUNT_OF(needed) : 1); i++)
-		if (!bench_option_given(&level->given, needed[i].key)) {
-			say("%s: job %s has no %s: %s", where, name, needed[i].key, needed[i].why);
-			return -EINVAL;
-		}
+		if (!bench_option_given(&level->given, needed[i].key))
+			return REFUSE(-EINVAL, "%s: job %s has no %s: %s", where, name,
+				      needed[i].key, needed[i].why);
 	return 0;
 }
 
@@ -232,20 +218,6 @@ static int plan_files(struct planner *planner)
 	return -EINVAL;
 }
 
-/* Without a file the command line is the only job. */
-static int plan_typed(struct planner *planner)
-{
-	struct level level = planner->typed;
-	int rc;
-
-	if (level.options.sections.n) {
-		say("--section needs a job file");
-		return -EINVAL;
-	}
-	rc = bench_options_settle(&level.options, &level.given, &level.given, NULL);
-	return rc ? rc : add_job(planner, bench_rw_name(level.options.rw), "--numjobs", &level);
-}
-
 int jobs_plan(struct bench_plan *plan, int argc, char **argv)
 {
 	struct planner planner = {.plan = plan};
@@ -258,7 +230,16 @@ int jobs_plan(struct bench_plan *plan, int argc, char **argv)
 	if (!rc) {
 		plan->run = typed->options;
 		plan->given = typed->given;
-		rc = typed->given.noperands ? plan_files(&planner) : plan_typed(&planner);
+		if (typed->given.noperands)
+			rc = plan_files(&planner);
+		else if (typed->options.sections.n)
+			rc = REFUSE(-EINVAL, "--section needs a job file");
+		else
+			rc = bench_options_settle(&typed->options, &typed->given, &typed->given,
+						  NULL);
+		if (!rc && !typed->given.noperands)
+			rc = add_job(&planner, bench_rw_name(typed->options.rw), "--numjobs",
+				     typed);
 	}
 	/* Jobs that run at the same time have their own stores. */
 	for (unsigned i = 0, first = 0; i < plan->n && !rc; i++) {

@@ -3,10 +3,9 @@
  * Counters are differences between both ends of the window. Those of the aio are reset instead, so
  * that latencies are of the window alone.
  */
-#include "cli/jobs/measure.h"
+#include "cli/jobs/jobs.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 
 #include "base/clock.h"
 

@@ -3,7 +3,7 @@
  * A thread samples the counters of the aio, so that the measured threads do not. It runs only
  * between job_measures and job_measured.
  */
-#include "cli/jobs/watch.h"
+#include "cli/jobs/jobs.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -14,8 +14,6 @@
 #include <sys/time.h>
 
 #include "base/clock.h"
-#include "cli/commands.h"
-#include "cli/stop.h"
 
 #define LIVE_NS	     250000000u
 #define SAMPLE_TICKS 2u	       /* half a second, fio's bwavgtime and iopsavgtime */
@@ -56,8 +54,6 @@ bool job_sleep_until(uint64_t due_ns)
 	}
 	return !stop_signal();
 }
-
-/* ---- Beginning */
 
 static void begin_phase(struct job_watch *watch, enum job_phase phase, uint64_t limit_ms)
 {
@@ -104,8 +100,6 @@ bool job_pace(struct job_watch *watch, enum nvs_direction direction, uint64_t nb
 	job_sleep_until(watch->over_ns);
 	return false;
 }
-
-/* ---- Samples */
 
 static void add_sample(struct bench_samples *samples, double value)
 {

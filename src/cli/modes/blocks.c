@@ -7,12 +7,10 @@
  * other around a ring. The ring holds twice what the queues do, so that waiting for the oldest
  * batch starves no queue.
  */
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -23,13 +21,8 @@
 #include "base/memory/huge_map.h"
 #include "base/memory/room.h"
 #include "base/numbers.h"
-#include "cli/jobs/watch.h"
-#include "cli/modes/model/pattern.h"
 #include "cli/modes/modes.h"
-#include "cli/modes/phases.h"
-#include "cli/progress.h"
 #include "cli/settings.h"
-#include "cli/stop.h"
 
 #define FILL_BYTES ((uint64_t)1 << 20) /* of a block while the file is filled */
 #define MEMORY_MIN ((uint64_t)8 << 20)
@@ -118,13 +111,13 @@ static uint64_t shuffled(uint64_t seed, uint64_t n, uint64_t nblocks)
 	return n;
 }
 
-/* Fills the next batch of slots. Returns their number, and their bytes. */
-static uint32_t draw_batch(struct blocks *run, struct pass *pass, uint64_t *nbytes)
+/* Fills the next batch of slots, and submits it. */
+static int submit_batch(struct blocks *run, struct pass *pass)
 {
-	uint64_t first = pass->submitted % pass->window;
+	uint64_t first = pass->submitted % pass->window, nbytes = 0;
 	uint32_t n = 0;
+	int rc;
 
-	*nbytes = 0;
 	for (; n < pass->batch && pass->drawn < pass->nbytes; n++) {
 		uint64_t block = (pass->submitted + n) % pass->nblocks, offset, length;
 
@@ -140,18 +133,9 @@ static uint32_t draw_batch(struct blocks *run, struct pass *pass, uint64_t *nbyt
 			.nbytes = length,
 			.offset = offset,
 		};
-		*nbytes += length;
+		nbytes += length;
 		pass->drawn += length;
 	}
-	return n;
-}
-
-static int submit_batch(struct blocks *run, struct pass *pass)
-{
-	uint64_t first = pass->submitted % pass->window, nbytes;
-	uint32_t n = draw_batch(run, pass, &nbytes);
-	int rc;
-
 	pass->ended = !n || (pass->paced && !job_pace(run->watch, pass->direction, nbytes));
 	if (pass->ended)
 		return 0;
@@ -162,7 +146,6 @@ static int submit_batch(struct blocks *run, struct pass *pass)
 	return rc;
 }
 
-/* Waits for the oldest batch. */
 static int complete_batch(struct blocks *run, struct pass *pass, struct nvs_error *error)
 {
 	uint64_t first = pass->done % pass->window, left = pass->submitted - pass->done;

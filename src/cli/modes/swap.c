@@ -10,12 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "cli/jobs/watch.h"
-#include "cli/modes/engine.h"
 #include "cli/modes/modes.h"
-#include "cli/modes/phases.h"
-#include "cli/progress.h"
-#include "cli/stop.h"
 
 struct batch {
 	struct layer of;
@@ -73,7 +68,6 @@ static bool pass_over(const struct pass *pass)
 	       (pass->runtime_ns && clock_ns() - pass->started_ns >= pass->runtime_ns);
 }
 
-/* Waits until the job's rate allows the batch; false if the time ends first. */
 static bool pace(const struct run *run, const struct pass *pass, enum nvs_direction direction,
 		 const struct batch *batch)
 {
@@ -104,7 +98,6 @@ static int pin_batch(struct run *run, struct batch *batch, bool read, int timeou
 	return rc;
 }
 
-/* Releases a batch, and starts to write it if it was changed. */
 static int release_batch(struct run *run, struct batch *batch, enum nvs_how how)
 {
 	struct nvs_tensor **tensors = batch_tensors(run, batch);
@@ -256,20 +249,6 @@ static int mode_pass(void *arg, bool measured, uint64_t loops, uint64_t runtime_
 	return rc ? rc : bench_engine_wait(&run->opened);
 }
 
-/* The engine must have moved the bytes that were requested. */
-static int check_moved(struct run *run)
-{
-	static const char *const names[] = {[NVS_READ] = "in", [NVS_WRITE] = "out"};
-
-	for (int d = NVS_READ; d <= NVS_WRITE; d++)
-		if (run->asked[d] != run->result->bytes[d])
-			return error_set(&run->result->error, -EIO,
-					 "%" PRIu64
-					 " bytes should have been swapped %s, but %" PRIu64 " were",
-					 run->asked[d], names[d], run->result->bytes[d]);
-	return 0;
-}
-
 static int run_opened(struct run *run)
 {
 	const struct bench_options *options = run->options;
@@ -296,9 +275,15 @@ static int run_opened(struct run *run)
 		rc = load_run(&load);
 	if (rc || !run->result->measured)
 		return rc;
-	rc = check_moved(run);
-	if (rc || !options->verify || options->rw == RW_SWAPIN || stop_signal())
-		return rc;
+	for (int d = NVS_READ; d <= NVS_WRITE; d++)
+		if (run->asked[d] != run->result->bytes[d])
+			return error_set(&run->result->error, -EIO,
+					 "%" PRIu64
+					 " bytes should have been swapped %s, but %" PRIu64 " were",
+					 run->asked[d], d == NVS_READ ? "in" : "out",
+					 run->result->bytes[d]);
+	if (!options->verify || options->rw == RW_SWAPIN || stop_signal())
+		return 0;
 	data_us = run->result->data_us;
 	rc = read_pass(run, &last);
 	run->result->data_us = data_us;
@@ -317,7 +302,7 @@ int bench_swap(const struct bench_job *job, struct job_watch *watch, struct benc
 	if (run.batches) {
 		rc = bench_engine_open(&run.opened, job, result);
 		if (!rc)
-			rc = bench_engine_verdict(&run.opened, run_opened(&run));
+			rc = run_opened(&run);
 		rc = bench_engine_close(&run.opened, rc, result);
 	}
 	free(run.batches);

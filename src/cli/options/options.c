@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From the text of an option to its value: the same for the command line, which line.c cuts, and
- * for the keys of job files.
+ * From the text of an option to its value, for the keys of job files and for the command line:
+ * --name=value or --name value, where a name is an option's or an alias, with - or _; -h; and operands
+ * anywhere, which -- ends options for.
  */
 #include "cli/options/options.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -148,6 +150,13 @@ unsigned join_names(const char *const *names, char text[384])
 }
 
 /* ---- Errors */
+
+/* An option's text and where it was given. */
+struct option_source {
+	const struct option_spec *spec;
+	const char *where; /* file and line; NULL: the command line */
+	char *text;	   /* NULL: none */
+};
 
 static int __attribute__((format(printf, 2, 3)))
 refuse(const struct option_source *source, const char *format, ...)
@@ -302,16 +311,16 @@ size_t option_value_bytes(enum option_type type)
 	return nbytes[type];
 }
 
-int option_store(const struct option_source *source, void *at)
+/* Stores the value at `at`. -EINVAL after printing the reason. */
+static int option_store(const struct option_source *source, void *at)
 {
 	const struct option_spec *spec = source->spec;
 	const char *where = source->where;
 
-	if (source->text ? !*source->text : spec->type != OPTION_FLAG) {
-		say("%s%s%s needs a value that is not empty: %s", where ? where : "",
-		    where ? ": " : "--", spec->name, spec->argument ? spec->argument : "0 or 1");
-		return -EINVAL;
-	}
+	if (source->text ? !*source->text : spec->type != OPTION_FLAG)
+		return REFUSE(-EINVAL, "%s%s%s needs a value that is not empty: %s",
+			      where ? where : "", where ? ": " : "--", spec->name,
+			      spec->argument ? spec->argument : "0 or 1");
 	switch (spec->type) {
 	case OPTION_FLAG:
 		return store_flag(source, at);
@@ -342,10 +351,9 @@ int options_set(const struct command_spec *command, const char *key, char *value
 
 	if (!spec)
 		return -ENOENT;
-	if (spec->scope == OPTION_OF_LINE) {
-		say("%s: %s is only a command-line option, --%s", where, key, spec->name);
-		return -EINVAL;
-	}
+	if (spec->scope == OPTION_OF_LINE)
+		return REFUSE(-EINVAL, "%s: %s is only a command-line option, --%s", where, key,
+			      spec->name);
 	rc = option_store(&source, (char *)values + spec->offset);
 	for (unsigned i = 0; i < command->noptions && !rc; i++) {
 		const struct option_spec *other = &command->options[i];
@@ -360,4 +368,79 @@ int options_set(const struct command_spec *command, const char *key, char *value
 	if (!rc)
 		given->text[spec - command->options] = value ? value : "1";
 	return rc;
+}
+
+/* ---- The command line */
+
+/* Takes argv[*i], and its value, which may be the next. */
+static int take_option(const struct command_spec *command, char **argv, int *i, void *values,
+		       struct options_given *given)
+{
+	char *argument = argv[*i], *value = strchr(argument, '='), name[64];
+	const struct option_spec *spec;
+	const char *instead, *nearest;
+	struct option_source source;
+	size_t dashes = strspn(argument, "-");
+
+	if (!strcmp(argument, "-h") || !strcmp(argument, "--help"))
+		return OPTIONS_HELP;
+	snprintf(name, sizeof(name), "%.*s", (int)strcspn(argument + dashes, "="),
+		 argument + dashes);
+	spec = options_find(command, name);
+	if (!spec || dashes != 2 || spec->scope == OPTION_OF_FILE) {
+		argument[strcspn(argument, "=")] = '\0';
+		if (!strcmp(argument, "--help"))
+			say("--help takes no value");
+		else if ((instead = options_instead_of(command, name)))
+			say("%s is no longer an option of %s: %s", argument, command->name,
+			    instead);
+		else if (spec && spec->scope == OPTION_OF_FILE)
+			say("%s is only a key of job files", argument);
+		else if ((nearest = options_nearest(command, name, OPTION_OF_FILE)))
+			say("%s is not an option of %s; did you mean --%s?", argument,
+			    command->name, nearest);
+		else
+			say("%s is not an option of %s; see nvswap %s --help", argument,
+			    command->name, command->name);
+		return -EINVAL;
+	}
+	if (!value && spec->type != OPTION_FLAG && !argv[*i + 1])
+		return REFUSE(-EINVAL, "%s needs a value; see nvswap %s --help", argument,
+			      command->name);
+	source = (struct option_source){.spec = spec, .text = value ? value + 1 : NULL};
+	if (!value && spec->type != OPTION_FLAG)
+		source.text = argv[++*i];
+	given->text[spec - command->options] = source.text ? source.text : "1";
+	return option_store(&source, (char *)values + spec->offset);
+}
+
+int options_parse(const struct command_spec *command, int argc, char **argv, void *values,
+		  struct options_given *given)
+{
+	const struct option_spec *specs = command->options;
+	bool ended = false; /* options, by -- */
+	int rc = 0;
+
+	assert(command->noptions <= OPTIONS_MAX);
+	*given = (struct options_given){.operands = argv + 1};
+	for (int i = 1; i < argc && !rc; i++) {
+		if (ended || argv[i][0] != '-' || !argv[i][1])
+			given->operands[given->noperands++] = argv[i];
+		else if (!strcmp(argv[i], "--"))
+			ended = true;
+		else
+			rc = take_option(command, argv, &i, values, given);
+	}
+	if (!rc && given->noperands && !command->operand)
+		return REFUSE(-EINVAL, "%s takes no arguments beside options, and got %s",
+			      command->name, given->operands[0]);
+	if (rc)
+		return rc;
+	for (unsigned i = 0; i < command->noptions; i++)
+		for (unsigned j = 0; j < i && given->text[i]; j++)
+			if (given->text[j] && options_exclude(&specs[i], &specs[j]))
+				return REFUSE(-EINVAL,
+					      "--%s and --%s exclude each other: give one of them",
+					      specs[i].name, specs[j].name);
+	return 0;
 }

@@ -132,14 +132,6 @@ static inline const char *option_name(const struct option_spec *spec, unsigned k
 int options_set(const struct command_spec *command, const char *key, char *value, const char *where,
 		void *values, struct options_given *given);
 
-/* Within the parser: an option's text and where it was given. */
-struct option_source {
-	const struct option_spec *spec;
-	const char *where; /* file and line; NULL: the command line */
-	char *text;	   /* NULL: none */
-};
-/* Stores the value at `at`. -EINVAL after printing the reason. */
-int option_store(const struct option_source *source, void *at);
 /* Size of the stored value. */
 size_t option_value_bytes(enum option_type type);
 

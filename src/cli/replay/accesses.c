@@ -5,12 +5,11 @@
  * memory: of text, an access, and of a trace, an event. The first failure stays in reader->rc and
  * turns later calls into no-ops, so a front end checks it once a line.
  */
-#include "cli/replay/accesses.h"
+#include "cli/replay/replay.h"
 
 #include <errno.h>
 #include <math.h>
 #include <search.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -313,7 +312,7 @@ static struct subject *subject_of(struct reader *reader, const struct json_value
 
 static void read_call(struct reader *reader, const struct json_value *event)
 {
-	/* Indexed by enum access_call; the names are those of src/trace/write.c. */
+	/* Indexed by enum access_call; the names are those of src/trace/trace.c. */
 	static const char *const names[] = {"swapin",	     "lease",	 "wait",    "release",
 					    "release-dirty", "prefetch", "swapout", "step-begin",
 					    "step-end",	     NULL};
@@ -438,7 +437,6 @@ static int by_time(const void *left, const void *right)
 	return (a->at_ns > b->at_ns) - (a->at_ns < b->at_ns);
 }
 
-/* Converts the accesses' recorded times to the program's clock. */
 static void take_waits_out(struct reader *reader)
 {
 	struct access_list *list = reader->list;

@@ -12,13 +12,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "cli/jobs/watch.h"
-#include "cli/modes/engine.h"
-#include "cli/modes/model/pattern.h"
-#include "cli/modes/phases.h"
-#include "cli/progress.h"
-#include "cli/replay/accesses.h"
-#include "cli/stop.h"
+#include "cli/modes/modes.h"
 
 #define POOL_MIN     (256u << 20)
 #define ROOM_WAIT_MS 1000
@@ -95,14 +89,6 @@ static struct layer only(const struct replay *replay, size_t tensor)
 {
 	return (struct layer){
 		.first = tensor, .n = 1, .nbytes = replay->model->tensors[tensor].nbytes};
-}
-
-static void fill(struct replay *replay, size_t tensor)
-{
-	const struct layer one = only(replay, tensor);
-
-	bench_engine_generate(&replay->opened, &replay->pattern, &one,
-			      ++replay->contents[tensor].generation);
 }
 
 static struct contents *contents_of(const struct replay *replay, const struct call *call, size_t i)
@@ -194,10 +180,12 @@ static int release(struct replay *replay, const struct call *call)
 		rc = wait_for(replay, call);
 	for (size_t i = 0; i < call->n && !rc; i++) {
 		struct contents *contents = contents_of(replay, call, i);
+		const struct layer one = only(replay, call->of[i].tensor);
 
 		contents->state = LANDED;
 		if (dirty && (replay->options->verify || !contents->generation))
-			fill(replay, call->of[i].tensor);
+			bench_engine_generate(&replay->opened, &replay->pattern, &one,
+					      ++contents->generation);
 	}
 	for (size_t i = 0; i < call->n && !rc; i++) {
 		struct contents *contents = contents_of(replay, call, i);
@@ -238,7 +226,6 @@ static int make_call(struct replay *replay, const struct call *call)
 
 /* ---- The run ---- */
 
-/* Makes each call when its time has come on the program's clock. */
 static int perform_list(struct replay *replay, struct nvs_tensor **tensors, uint64_t loop)
 {
 	struct bench_result *result = replay->result;
@@ -322,7 +309,6 @@ int bench_replay(const struct bench_job *job, struct job_watch *watch, struct be
 
 		rc = load_run(&load);
 	}
-	rc = bench_engine_verdict(&replay.opened, rc);
 	if (rc == -EINTR && stop_signal())
 		rc = 0;
 	rc = bench_engine_close(&replay.opened, rc, result);

@@ -10,8 +10,6 @@
 #include "base/numbers.h"
 #include "cli/report/report.h"
 
-/* ---- Adding up ---- */
-
 /* How a field merges; LEAST: 0 is unknown. Fields are words, or as good as arrays of words: struct
  * nvs_step_io, whose size nothing reads. */
 struct sum {
@@ -125,8 +123,6 @@ static void add_result(struct bench_result *into, const struct bench_result *fro
 		       sizeof(*into) - opened_at);
 	}
 }
-
-/* ---- Figures ---- */
 
 double cpu_ms_per_gib(const struct bench_result *result)
 {

@@ -4,7 +4,6 @@
  * that nvswap lacks, such as trim and latency targets, are zero. nvswap's own figures are in
  * "config", "engine", "swap" and "step" of each job; a run of a single job has them at the top too.
  */
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -13,7 +12,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/json/write.h"
 #include "base/numbers.h"
 #include "base/statistics/latency.h"
 #include "cli/report/report.h"

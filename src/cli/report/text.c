@@ -8,7 +8,6 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "cli/commands.h"
 #include "cli/report/report.h"
 #include "cli/settings.h"
 
@@ -222,7 +221,6 @@ static void print_verify(FILE *file, const struct report_group *group)
 	fputc('\n', file);
 }
 
-/* Text from outside, if there is one. */
 static void print_line(FILE *file, const char *label, const char *text)
 {
 	if (!text)

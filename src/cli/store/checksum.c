@@ -12,8 +12,6 @@
 
 #include "base/error.h"
 #include "base/numbers.h"
-#include "cli/progress.h"
-#include "cli/stop.h"
 #include "cli/store/store.h"
 
 /* What is read while its predecessors are waited for: so much of the pool, of so many tensors. */
@@ -93,18 +91,6 @@ static int open_all(struct sums *sums)
 	return 0;
 }
 
-static void report_damage(struct sums *sums)
-{
-	struct json_writer *json = sums->job->json;
-
-	sums->damaged++;
-	json_open_row(json);
-	json_text(json, "tensor", sums->error.subject);
-	json_text(json, "problem", sums->error.text);
-	json_close_object(json);
-}
-
-/* How many tensors from `first` on are read together. */
 static size_t group_length(const struct sums *sums, size_t first)
 {
 	uint64_t left = sums->pool / GROUP_SHARE;
@@ -121,6 +107,7 @@ static size_t group_length(const struct sums *sums, size_t first)
 static int read_group(struct sums *sums, size_t first, size_t n)
 {
 	struct nvs_tensor **group = sums->tensors + first;
+	struct json_writer *json = sums->job->json;
 	uint64_t pin;
 	int rc = nvs_tensor_swap_in(sums->engine, group, n, -1, &pin, &sums->error);
 
@@ -132,7 +119,11 @@ static int read_group(struct sums *sums, size_t first, size_t n)
 			rc = nvs_tensor_release(sums->engine, &group[i], 1, pin, NVS_CLEAN,
 						&sums->error);
 		} else if (sums->job->check && (rc == -EBADMSG || rc == -EIO)) {
-			report_damage(sums);
+			json_open_row(json);
+			json_text(json, "tensor", sums->error.subject);
+			json_text(json, "problem", sums->error.text);
+			json_close_object(json);
+			sums->damaged++;
 			rc = 0;
 		}
 	}
@@ -155,8 +146,6 @@ static int read_all(struct sums *sums)
 	progress_end();
 	return rc;
 }
-
-/* ---- Writing ---- */
 
 static const char *last_name(const char *path)
 {
@@ -183,17 +172,16 @@ static int check_names(const struct sums *sums)
 		if (!strcmp(path, file_of(sums, i - 1)))
 			continue;
 		for (size_t k = 0; k < i; k++)
-			if (!strcmp(last_name(file_of(sums, k)), last_name(path))) {
-				say("%s and %s have one name, so their checksums need two "
-				    "directories: write each by a command of its own",
-				    file_of(sums, k), path);
-				return STATUS_FAILED;
-			}
+			if (!strcmp(last_name(file_of(sums, k)), last_name(path)))
+				return REFUSE(
+					STATUS_FAILED,
+					"%s and %s have one name, so their checksums need two "
+					"directories: write each by a command of its own",
+					file_of(sums, k), path);
 	}
 	return 0;
 }
 
-/* Writes the checksums of a file, those of tensors `first` to `end` - 1. */
 static int write_file(const struct sums *sums, size_t first, size_t end)
 {
 	struct nvs_stored_tensor stored = {.size = sizeof(stored)};
@@ -210,10 +198,8 @@ static int write_file(const struct sums *sums, size_t first, size_t end)
 	if ((size_t)snprintf(path, sizeof(path), "%s%s%s.checksums", job->to ? job->to : "",
 			     job->to ? "/" : "",
 			     job->to ? last_name(file) : file) >= sizeof(path) ||
-	    stat(file, &status)) {
-		say("%s: %s", file, nvs_strerror(-errno));
-		return STATUS_FAILED;
-	}
+	    stat(file, &status))
+		return REFUSE(STATUS_FAILED, "%s: %s", file, nvs_strerror(-errno));
 	if (output_open(&output, path))
 		return STATUS_FAILED;
 	rc = output_begin(&output);
@@ -263,19 +249,16 @@ static int write_all(struct sums *sums)
 	return status || !sums->n ? status : write_file(sums, first, sums->n);
 }
 
-/* ---- Checking ---- */
-
 static int check_all(struct sums *sums)
 {
 	const struct store_job *job = sums->job;
 	struct json_writer *json = job->json;
 	int rc;
 
-	if (!sums->checked && sums->nbytes) {
-		say("%s has no checksums: \"nvswap store checksum %s\" writes them", job->paths[0],
-		    job->paths[0]);
-		return STATUS_FAILED;
-	}
+	if (!sums->checked && sums->nbytes)
+		return REFUSE(STATUS_FAILED,
+			      "%s has no checksums: \"nvswap store checksum %s\" writes them",
+			      job->paths[0], job->paths[0]);
 	json_open_object(json, NULL);
 	json_texts(json, "paths", job->paths, job->npaths);
 	json_open_list(json, "damaged");

@@ -2,7 +2,6 @@
 /*
  * `nvswap store`: its options and actions, from the command line to the exit status.
  */
-#include <stddef.h>
 #include <string.h>
 
 #include "base/nearest.h"
@@ -144,21 +143,18 @@ int cmd_store(int argc, char **argv)
 
 	if (rc)
 		return rc == OPTIONS_HELP ? options_help(&store_command) : STATUS_USAGE;
-	if (!given.noperands) {
-		say("store needs an action and a path: nvswap store list /mnt/nvme");
-		return STATUS_USAGE;
-	}
+	if (!given.noperands)
+		return REFUSE(STATUS_USAGE,
+			      "store needs an action and a path: nvswap store list /mnt/nvme");
 	action = find_action(given.operands[0], &given);
 	if (!action)
 		return STATUS_USAGE;
 	job.paths = (const char *const *)given.operands + 1;
 	job.npaths = given.noperands - 1;
 	job.any_rank = !given.text[options_find(&store_command, "rank") - options];
-	if (!job.npaths || job.npaths > NVS_PATHS_MAX) {
-		say("store %s needs 1 to %d paths, as nvme_path has them", action->name,
-		    NVS_PATHS_MAX);
-		return STATUS_USAGE;
-	}
+	if (!job.npaths || job.npaths > NVS_PATHS_MAX)
+		return REFUSE(STATUS_USAGE, "store %s needs 1 to %d paths, as nvme_path has them",
+			      action->name, NVS_PATHS_MAX);
 	if (output_open(&output, job.report.output))
 		return STATUS_FAILED;
 	status = output_begin(&output);

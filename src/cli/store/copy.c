@@ -14,7 +14,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/numbers.h"
-#include "base/text.h"
 #include "cli/store/store.h"
 
 #define PARTS 3u /* of a group, at most: fp32 and the states of the rule */
@@ -148,7 +147,6 @@ static int copy_parameters(struct copy *copy)
 
 /* ---- The state of an optimizer ---- */
 
-/* What the report tells. */
 static int count_groups(struct copy *copy, struct nvs_optimizer *optimizer)
 {
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
@@ -167,7 +165,6 @@ static int count_groups(struct copy *copy, struct nvs_optimizer *optimizer)
 	return rc;
 }
 
-/* Moves a parameter for each group, whole. */
 static int move_universal(struct copy *copy, struct nvs_optimizer *optimizer)
 {
 	struct nvs_checkpoint_param *params = calloc(copy->n, sizeof(*params));
@@ -244,7 +241,6 @@ static int copy_optimizer(struct copy *copy)
 
 /* ---- Both ---- */
 
-/* Copies, and tells how it went. */
 static int run_copy(struct copy *copy)
 {
 	const struct nvs_store_place *place = &copy->place;
@@ -254,10 +250,8 @@ static int run_copy(struct copy *copy)
 	uint64_t begun = clock_ns();
 
 	copy->error.size = sizeof(copy->error);
-	if (optimizer ? copy_optimizer(copy) : copy_parameters(copy)) {
-		say("%s", copy->error.text);
-		return STATUS_FAILED;
-	}
+	if (optimizer ? copy_optimizer(copy) : copy_parameters(copy))
+		return REFUSE(STATUS_FAILED, "%s", copy->error.text);
 	store_open_json(json, place);
 	json_text(json, "file", file);
 	json_count(json, "commit", copy->commit);
@@ -270,7 +264,6 @@ static int run_copy(struct copy *copy)
 	return 0;
 }
 
-/* Runs it on a store that is there. */
 static int copy_stored(struct copy *copy)
 {
 	if (!store_measure(&copy->place, &copy->size))
@@ -356,10 +349,9 @@ int store_import(struct store_job *job)
 	bool directory = job->from && is_directory(job->from);
 	int status;
 
-	if (!job->from) {
-		say("store import needs --from PATH, such as --from model.safetensors");
-		return STATUS_USAGE;
-	}
+	if (!job->from)
+		return REFUSE(STATUS_USAGE,
+			      "store import needs --from PATH, such as --from model.safetensors");
 	if (job->kind == KIND_OPTIMIZER) {
 		chosen.any_rank = false;
 		status = store_each(&chosen, import_state);
@@ -373,18 +365,18 @@ int store_import(struct store_job *job)
 	/* A store of parameters would be made beside it, whatever the file holds. */
 	all.any_rank = optimizers.any_rank = true;
 	optimizers.kind = KIND_OPTIMIZER;
-	if (directory) {
-		say("--from %s is a directory, as a universal checkpoint, which holds the state of "
-		    "an optimizer: add --kind optimizer, or name a file",
-		    job->from);
-		return STATUS_USAGE;
-	}
+	if (directory)
+		return REFUSE(STATUS_USAGE,
+			      "--from %s is a directory, as a universal checkpoint, which holds "
+			      "the state of "
+			      "an optimizer: add --kind optimizer, or name a file",
+			      job->from);
 	if (job->kind == KIND_ANY && store_count(&optimizers) &&
-	    store_count(&optimizers) == store_count(&all)) {
-		say("%s holds the store of an optimizer alone: add --kind optimizer to fill it, or "
-		    "--kind parameters for a store of parameters beside it",
-		    job->paths[0]);
-		return STATUS_USAGE;
-	}
+	    store_count(&optimizers) == store_count(&all))
+		return REFUSE(STATUS_USAGE,
+			      "%s holds the store of an optimizer alone: add --kind optimizer to "
+			      "fill it, or "
+			      "--kind parameters for a store of parameters beside it",
+			      job->paths[0]);
 	return run_copy(&copy);
 }

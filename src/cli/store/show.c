@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `nvswap store list`, a line for each store below each path, and `show`, a store with the copies of
- * its metadata and its tensors. They read labels and manifests alone.
+ * `nvswap store list`, `show` and `verify`, which change nothing. verify reads every byte of the last
+ * commit and names each damaged tensor; it goes on after damage.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -19,7 +19,6 @@ static const char *state_name(enum nvs_store_state state)
 	return (unsigned)state < COUNT_OF(names) ? names[state] : "unknown";
 }
 
-/* Local time, or "unknown". */
 static const char *time_text(uint64_t seconds, char text[48])
 {
 	time_t then = (time_t)seconds;
@@ -39,7 +38,6 @@ static void text_or_null(struct json_writer *json, const char *key, const char *
 		json_null(json, key);
 }
 
-/* What list tells of a store, too. */
 static void put_summary(struct json_writer *json, const struct nvs_store_place *place,
 			const struct nvs_store_info *info)
 {
@@ -98,8 +96,6 @@ void store_info_json(struct json_writer *json, const struct nvs_store_place *pla
 	put_rest(json, info);
 }
 
-/* ---- List ---- */
-
 /* One path of several is not damage. */
 static int list_one(struct store_job *job, const struct nvs_store_place *place)
 {
@@ -131,20 +127,6 @@ int store_list(struct store_job *job)
 		status = mine > status ? mine : status;
 	}
 	return status;
-}
-
-/* ---- Show ---- */
-
-static void show_copy(struct json_writer *json, const struct nvs_store_copy *copy)
-{
-	json_open_row(json);
-	json_text(json, "kind", copy->kind == NVS_STORE_LABEL ? "label" : "manifest");
-	json_text(json, "state", copy_states[copy->state]);
-	json_text(json, "path", copy->path ? copy->path : "");
-	json_count(json, "offset", copy->offset);
-	json_count(json, "commit", copy->commit);
-	json_text(json, "problem", copy->problem);
-	json_close_object(json);
 }
 
 static void show_tensor(struct json_writer *json, const struct nvs_store_tensor *tensor)
@@ -180,8 +162,16 @@ static int show_one(struct store_job *job, const struct nvs_store_place *place)
 		return STATUS_FAILED;
 	store_info_json(json, place, &info);
 	json_open_list(json, "metadata");
-	for (unsigned i = 0; !nvs_store_get_copy(store, i, &copy); i++)
-		show_copy(json, &copy);
+	for (unsigned i = 0; !nvs_store_get_copy(store, i, &copy); i++) {
+		json_open_row(json);
+		json_text(json, "kind", copy.kind == NVS_STORE_LABEL ? "label" : "manifest");
+		json_text(json, "state", copy_states[copy.state]);
+		json_text(json, "path", copy.path ? copy.path : "");
+		json_count(json, "offset", copy.offset);
+		json_count(json, "commit", copy.commit);
+		json_text(json, "problem", copy.problem);
+		json_close_object(json);
+	}
 	json_close_list(json);
 	json_open_list(json, "contents");
 	for (uint64_t i = 0; !nvs_store_get_tensor(store, i, &tensor); i++)
@@ -195,4 +185,115 @@ static int show_one(struct store_job *job, const struct nvs_store_place *place)
 int store_show(struct store_job *job)
 {
 	return store_each(job, show_one);
+}
+
+/* ---- verify ---- */
+
+#define BATCH 256u /* tensors; between two batches a signal ends the command */
+
+struct tally {
+	uint64_t tensors, nbytes, unchecked, damaged;
+};
+
+static struct nvs_aio *open_aio(void)
+{
+	struct nvs_error error = {.size = sizeof(error)};
+	struct nvs_config *config = NULL;
+	struct nvs_aio *aio = NULL;
+	int rc = nvs_config_open(&config, &error);
+
+	if (!rc)
+		rc = nvs_config_set_number(config, "aio.block_size", 1 << 20, &error);
+	if (!rc)
+		rc = nvs_config_set_number(config, "aio.queue_depth", 32, &error);
+	if (!rc)
+		rc = nvs_aio_open(&aio, config, &error);
+	if (rc)
+		say("%s", error.text);
+	nvs_config_close(config);
+	return aio;
+}
+
+static void count(struct store_job *job, const struct nvs_store *store, uint64_t index,
+		  const struct nvs_store_verdict *verdict, struct tally *tally)
+{
+	struct nvs_store_tensor tensor = {.size = sizeof(tensor)};
+
+	nvs_store_get_tensor(store, index, &tensor);
+	tally->tensors++;
+	tally->nbytes += verdict->finding == NVS_STORE_EMPTY ? 0 : tensor.nbytes;
+	tally->unchecked += verdict->finding == NVS_STORE_UNCHECKED;
+	if (!verdict->problem[0])
+		return;
+	tally->damaged++;
+	json_open_row(job->json);
+	json_text(job->json, "tensor", tensor.name);
+	json_text(job->json, "path", tensor.path);
+	json_count(job->json, "offset", tensor.offset);
+	json_text(job->json, "problem", verdict->problem);
+	json_close_object(job->json);
+}
+
+static int read_all(struct store_job *job, struct nvs_store *store, struct nvs_aio *aio,
+		    const struct nvs_store_info *info, struct tally *tally)
+{
+	static struct nvs_store_verdict verdicts[BATCH];
+	struct nvs_error error = {.size = sizeof(error)};
+	int rc = 0;
+
+	progress_begin("verifying", info->tensor_bytes);
+	for (uint64_t at = 0; at < info->tensors && !stop_signal() && !rc; at += BATCH) {
+		size_t n = info->tensors - at < BATCH ? (size_t)(info->tensors - at) : BATCH;
+
+		for (size_t i = 0; i < n; i++)
+			verdicts[i] = (struct nvs_store_verdict){.size = sizeof(verdicts[i])};
+		rc = nvs_store_verify(store, aio, at, n, verdicts, &error);
+		for (size_t i = 0; i < n && !rc; i++)
+			count(job, store, at + i, &verdicts[i], tally);
+		progress_update(tally->nbytes, tally->nbytes);
+	}
+	progress_end();
+	if (rc)
+		say("%s", error.text);
+	return rc ? STATUS_FAILED : stop_signal() ? 128 + stop_signal() : 0;
+}
+
+static int verify_one(struct store_job *job, const struct nvs_store_place *place)
+{
+	struct nvs_store_info info;
+	struct nvs_store *store = store_look(place, NVS_STORE_LOCK, &info);
+	struct json_writer *json = job->json;
+	struct tally tally = {.tensors = 0};
+	struct nvs_aio *aio = NULL;
+	int status = STATUS_FAILED;
+
+	if (!store)
+		return status;
+	if (info.state != NVS_STORE_KEPT)
+		say("%s", info.problem[0] ? info.problem : "the store is not kept");
+	if (info.state == NVS_STORE_KEPT || info.truncated)
+		aio = open_aio();
+	if (!aio) {
+		nvs_store_close(store);
+		return status;
+	}
+	store_info_json(json, place, &info);
+	json_open_list(json, "damaged");
+	status = read_all(job, store, aio, &info, &tally);
+	json_close_list(json);
+	json_count(json, "verified_tensors", tally.tensors);
+	json_count(json, "verified_bytes", tally.nbytes);
+	json_count(json, "without_checksum", tally.unchecked);
+	json_close_object(json);
+	if (!status && (tally.damaged || info.damaged_copies || info.truncated))
+		status = STATUS_FAILED;
+	nvs_store_close(store);
+	nvs_aio_close(aio);
+	return status;
+}
+
+int store_verify(struct store_job *job)
+{
+	stop_catch_signals();
+	return store_each(job, verify_one);
 }

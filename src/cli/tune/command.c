@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `nvswap tune`: checks its options and the drive, makes and fills a file, searches, and reports
+ * `nvswap tune`: its options; checks them and the drive, makes and fills a file, searches, and reports
  * the choice.
  */
 #include <errno.h>
@@ -12,12 +12,7 @@
 #include "base/memory/huge_map.h"
 #include "base/memory/room.h"
 #include "base/numbers.h"
-#include "cli/commands.h"
-#include "cli/modes/model/pattern.h"
 #include "cli/modes/modes.h"
-#include "cli/progress.h"
-#include "cli/stop.h"
-#include "cli/tune/search/statistics.h"
 #include "cli/tune/tune.h"
 
 #define MIB		 (1u << 20)
@@ -25,7 +20,96 @@
 #define REFERENCE_NS	 UINT64_C(150000000)
 #define REFERENCE_NS_MIN UINT64_C(10000000)
 
-/* ---- Callbacks of the workload and the search ---- */
+#define FIELD(name) offsetof(struct tune_options, name)
+
+static const char *const objective_aliases[] = {"rw", NULL};
+
+static const struct option_spec option_specs[] = {
+	{"objective", "WHAT", OPTION_CHOICE, FIELD(objective), .choices = tune_objectives,
+	 .aliases = objective_aliases,
+	 .help = "what to tune for: swap, half reads and half writes (the default), or\n"
+		 "reads or writes alone"},
+	{"max-latency", "TIME", OPTION_DURATION, FIELD(max_latency_ms), .min = 1, .max = 60000,
+	 .help = "choose only settings that complete 99 % of their I/Os within this time,\n"
+		 "such as 10ms"},
+	{"time", "TIME", OPTION_DURATION, FIELD(time_ms), .min = 1000, .max = 86400000,
+	 .help = "how long it may take, filling the file included (60s)"},
+	{"working-set", "SIZE", OPTION_SIZE, FIELD(working_set), .min = 64u << 20,
+	 .max = 1ull << 50,
+	 .help = "size of the file it works on: 1g, or a quarter of the free space or of\n"
+		 "--max-writes if that is less. To see past the write cache of a drive,\n"
+		 "give more than that holds"},
+	{"max-writes", "SIZE", OPTION_SIZE, FIELD(max_writes), .min = 64u << 20, .max = 1ull << 50,
+	 .help = "write no more than this to the drive, filling the file included (32g)"},
+	{"tolerance", "PERCENT", OPTION_PERCENT, FIELD(tolerance),
+	 .help = "settings slower than the fastest by no more than this are as good, and\n"
+		 "of these the one with the least in flight is chosen (3)"},
+	{"block-size-min", "SIZE", OPTION_SIZE, FIELD(block_size_min), .min = 4096,
+	 .max = TUNE_BLOCK_SIZE_MAX, .multiple = 4096,
+	 .help = "the smallest block tried (64k); each is a power of two"},
+	{"block-size-max", "SIZE", OPTION_SIZE, FIELD(block_size_max), .min = 4096,
+	 .max = TUNE_BLOCK_SIZE_MAX, .multiple = 4096, .help = "the largest block tried (16m)"},
+	{"queue-depth-max", "N", OPTION_COUNT, FIELD(queue_depth_max), .min = 1,
+	 .max = NVS_QUEUE_DEPTH_MAX,
+	 .help = "the deepest queue tried (256); each depth is a power of two"},
+	{"thread-count-max", "N", OPTION_COUNT, FIELD(thread_count_max), .min = 1,
+	 .max = NVS_THREAD_COUNT_MAX,
+	 .help = "the most workers tried (processors, at most 8); a power of two each"},
+	{"ioengine", "ENGINE", OPTION_CHOICE, FIELD(ioengine), .choices = ioengine_names,
+	 .help = "the only engine to try; auto: all that work here (auto)"},
+	{"apply", "FILE", OPTION_STRING, FIELD(apply),
+	 .help = "write the choice into this DeepSpeed configuration, keeping every other\n"
+		 "byte of it"},
+	REPORT_OPTIONS(FIELD(report)),
+};
+
+static const struct tune_options defaults = {
+	.objective = TUNE_SWAP,
+	.tolerance = 3,
+	.time_ms = 60000,
+	.max_writes = 32ull << 30,
+};
+
+const struct command_spec tune_command = {
+	.name = "tune",
+	.summary =
+		"Finds the block size, queue depth, workers and engine with which the drive under\n"
+		"a directory is fast, by measuring, and prints them as the aio block of a\n"
+		"DeepSpeed configuration. Works on a temporary file in the directory.",
+	.notes =
+		"The normal output is the aio block, with the table of what was tried on standard\n"
+		"error; json has all of it in one object.\n"
+		"Sizes are in bytes or with k, m, g, t or p, of 1024; times in seconds or with "
+		"ms,\n"
+		"s, m, h or d.\n"
+		"The exit status is 0 with a choice; 1 with the reason on standard error "
+		"otherwise;\n"
+		"2 for bad usage.",
+	.operand = "DIR",
+	.options = option_specs,
+	.noptions = COUNT_OF(option_specs),
+	.defaults = &defaults,
+	.gone = (const struct option_gone[]){{"report", PAGE_BY_REPORT}, {NULL, NULL}},
+};
+
+int tune_options_parse(struct tune_options *options, int argc, char **argv)
+{
+	struct options_given given;
+	int status;
+
+	*options = defaults;
+	status = options_parse(&tune_command, argc, argv, options, &given);
+	if (status)
+		return status;
+	if (given.noperands != 1)
+		return REFUSE(-EINVAL,
+			      "tune takes one directory, on the drive to tune for, but got %u",
+			      given.noperands);
+	if (options->block_size_max && options->block_size_min > options->block_size_max)
+		return REFUSE(-EINVAL, "--block-size-min is above --block-size-max");
+	options->directory = given.operands[0];
+	return 0;
+}
 
 static int open_aio(void *arg, const struct nvs_config *config, struct nvs_aio **aio,
 		    struct nvs_error *error)
@@ -62,8 +146,6 @@ static void show_progress(void *arg, const char *phase, double share)
 	progress_draw(phase, share, rate, -1);
 }
 
-/* ---- The run ---- */
-
 /* The rate of writes, by rounds that are equal before and after the search, unless their length is
  * 0 or no writes are left. The median of three, which ignores a disturbed one. */
 static int measure_reference(struct tuning *tuning, uint64_t for_ns, double *rate)
@@ -85,7 +167,6 @@ static int measure_reference(struct tuning *tuning, uint64_t for_ns, double *rat
 	return 0;
 }
 
-/* Fills the file, and searches between two measurements of the reference. */
 static int measure_all(struct tuning *tuning)
 {
 	const struct tune_options *options = &tuning->options;
@@ -139,7 +220,6 @@ static int measure_all(struct tuning *tuning)
 	return rc;
 }
 
-/* Makes the file and the memory, and measures. */
 static int make_and_measure(struct tuning *tuning)
 {
 	const struct tune_options *options = &tuning->options;
@@ -190,16 +270,12 @@ static int write_results(struct tuning *tuning, struct output *output)
 		say("not certain: %s", tuning->outcome.unsure);
 	if (!options->apply)
 		return status;
-	if (tune_apply(options->apply, point, tune_names_ioengine(tuning), &named,
-		       &tuning->error)) {
-		say("%s", tuning->error.text);
-		return STATUS_FAILED;
-	}
+	if (tune_apply(options->apply, point, tune_names_ioengine(tuning), &named, &tuning->error))
+		return REFUSE(STATUS_FAILED, "%s", tuning->error.text);
 	if (named != NVS_IOENGINE_AUTO && named != point->ioengine)
 		say("%s named the I/O engine %s, but the choice is for %s, which it names now",
 		    options->apply, nvs_ioengine_name(named), nvs_ioengine_name(point->ioengine));
-	say("%s has the choice", options->apply);
-	return status;
+	return REFUSE(status, "%s has the choice", options->apply);
 }
 
 int cmd_tune(int argc, char **argv)
@@ -226,10 +302,9 @@ int cmd_tune(int argc, char **argv)
 	if (rc)
 		return rc == OPTIONS_HELP ? options_help(&tune_command) : STATUS_USAGE;
 	/* The result must not overwrite the configuration. */
-	if (is_same_file(options->apply, options->report.output)) {
-		say("--apply and --output are one file, %s: give two", options->report.output);
-		return STATUS_USAGE;
-	}
+	if (is_same_file(options->apply, options->report.output))
+		return REFUSE(STATUS_USAGE, "--apply and --output are one file, %s: give two",
+			      options->report.output);
 	rc = tune_look(options->directory, drive, error);
 	if (!rc)
 		rc = tune_choose_working_set(options, drive, &workload->working_set, error);
@@ -240,10 +315,8 @@ int cmd_tune(int argc, char **argv)
 		rc = tune_apply(options->apply, NULL, false, &named, error);
 	if (!rc && output_open(&output, options->report.output))
 		return STATUS_FAILED;
-	if (rc) {
-		say("%s", error->text);
-		return STATUS_FAILED;
-	}
+	if (rc)
+		return REFUSE(STATUS_FAILED, "%s", error->text);
 	tuning.rules = (struct tune_rules){.objective = (enum tune_objective)options->objective,
 					   .tolerance = options->tolerance / 100,
 					   .latency_max_ns = options->max_latency_ms * 1000000,

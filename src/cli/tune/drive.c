@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/numbers.h"
-#include "cli/progress.h"
+#include "cli/commands.h"
 #include "cli/tune/tune.h"
 
 #define MIB	     ((uint64_t)1 << 20)
@@ -30,8 +30,6 @@
 #define SLOWER	     0.8
 
 _Static_assert(TUNE_BLOCK_SIZE_MAX == MEMORY_MAX / 2, "no larger block may ever be in flight");
-
-/* ---- Limits ---- */
 
 int tune_look(const char *directory, struct tune_drive *drive, struct nvs_error *error)
 {
@@ -157,8 +155,6 @@ int tune_space_make(const struct tune_options *options, const struct nvs_machine
 			space->in_flight_max < half ? "a larger --working-set or " : "");
 	return 0;
 }
-
-/* ---- Filling the file ---- */
 
 /*
  * Writes in order, so that the filled part has no holes, and waits for everything submitted.

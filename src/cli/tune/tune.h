@@ -71,10 +71,9 @@ struct tuning {
 };
 
 extern const struct command_spec tune_command;
-extern const char *const tune_objectives[], *const tune_fates[];
-
 /* Like options_parse, starting from the defaults. */
 int tune_options_parse(struct tune_options *options, int argc, char **argv);
+extern const char *const tune_objectives[], *const tune_fates[];
 
 /* ---- The drive ---- */
 

@@ -78,7 +78,6 @@ int tune_aio_open(const struct tune_workload *workload, const struct tune_point 
 	return rc;
 }
 
-/* Chooses the length of transfers and their number in flight. */
 static int plan_round(struct round *round, const struct tune_point *point)
 {
 	const struct tune_workload *workload = round->workload;
@@ -158,7 +157,6 @@ static int submit_transfers(struct round *round)
 	return rc;
 }
 
-/* Waits briefly for the oldest transfer, and takes the completed ones. */
 static int reap_transfers(struct round *round, bool *any)
 {
 	struct nvs_request *completed[2 * TRANSFERS + 1] = {oldest_slot(round)->request};

@@ -7,7 +7,6 @@
  * tile before it waits for the one before. A tile that was begun is finished even if the pass
  * fails: every tile is either done or unchanged.
  */
-#include <assert.h>
 #include <stdio.h>
 
 #include "base/clock.h"
@@ -33,7 +32,6 @@ struct pass_thread {
 
 static void record_failure(struct pass *pass, int rc, const struct nvs_error *error)
 {
-	assert(rc < 0);
 	if (!pass->rc) {
 		pass->rc = rc;
 		pass->error = *error;
@@ -56,7 +54,6 @@ static void land_all(void *arg, unsigned thread)
 			pthread_cond_wait(&pass->fetched, &pass->lock);
 		if (pass->nlanded == pass->nfetched)
 			break;
-		assert(pass->nlanded < pass->nfetched);
 		tile = pass->optimizer->queue[pass->nlanded];
 		pthread_mutex_unlock(&pass->lock);
 		rc = tile_wait(pass, tile, &error);
@@ -72,7 +69,6 @@ static void land_all(void *arg, unsigned thread)
 
 /* ---- Computing ---- */
 
-/* Whether the front tile may be computed now. */
 static bool front_is_open(const struct pass *pass)
 {
 	const struct nvs_config *config = &pass->optimizer->config;
@@ -90,7 +86,6 @@ static bool take_from_tile(struct pass *pass, size_t tile, uint64_t *taken, stru
 {
 	uint64_t numel = pass->optimizer->tile_numel, most = pass->kind->complete ? numel : SLICE;
 
-	assert(*taken < numel);
 	*slice = (struct slice){.tile = tile, .from = *taken, .n = min_u64(numel - *taken, most)};
 	if (!*taken) {
 		task_set(pass, tile, TASK_COMPUTED);
@@ -98,7 +93,6 @@ static bool take_from_tile(struct pass *pass, size_t tile, uint64_t *taken, stru
 		pass->nactive++;
 	}
 	*taken += slice->n;
-	assert(*taken == numel || *taken % most == 0);
 	return *taken == numel;
 }
 
@@ -109,7 +103,6 @@ static bool take_slice(struct pass *pass, struct slice *slice)
 	if (!front_is_open(pass)) {
 		const struct nvs_optimizer *optimizer = pass->optimizer;
 
-		assert(pass->host <= optimizer->ntiles);
 		while (!pass->host_taken && pass->host < optimizer->ntiles &&
 		       optimizer->tiles[pass->host].task != TASK_AT_HAND)
 			pass->host++;
@@ -121,7 +114,6 @@ static bool take_slice(struct pass *pass, struct slice *slice)
 		}
 		return true;
 	}
-	assert(pass->front < pass->nlanded);
 	tile = pass->optimizer->queue[pass->front];
 	if (take_from_tile(pass, tile, &pass->front_taken, slice)) {
 		pass->front++;
@@ -174,7 +166,6 @@ static bool clear_front(struct pass *pass)
 
 static unsigned flight_of(const struct pass_thread *thread, unsigned turn)
 {
-	assert(turn < FLIGHTS && thread->index < threads_count(thread->pass->optimizer->threads));
 	return thread->pass->kind->complete ? thread->index * FLIGHTS + turn : thread->index;
 }
 
@@ -202,15 +193,12 @@ static void compute_slice(struct pass_thread *thread, const struct slice *slice)
 	struct pass *pass = thread->pass;
 	int rc;
 
-	assert(pass->optimizer->tiles[slice->tile].task == TASK_COMPUTED ||
-	       pass->optimizer->tiles[slice->tile].task == TASK_FAILED);
 	pthread_mutex_unlock(&pass->lock);
 
 	struct nvs_trace *trace = pass->optimizer->config.trace;
 	uint64_t from = clock_ns(), cpu_from = thread_cpu_ns(), to;
 	char name[32];
 
-	assert(slice->from + slice->n <= pass->optimizer->tile_numel);
 	rc = pass->kind->slice(pass->optimizer, pass->arg, slice->tile, slice->from, slice->n,
 			       flight_of(thread, thread->turn));
 	to = clock_ns();
@@ -270,7 +258,6 @@ static bool may_fetch(struct pass *pass)
 	bool may;
 
 	pthread_mutex_lock(&pass->lock);
-	assert(!pass->all_fetched);
 	while (!pass->optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read && !pass->rc &&
 	       (pass->front < pass->nfetched || pass->nactive))
 		pthread_cond_wait(&pass->progress, &pass->lock);
@@ -289,36 +276,19 @@ static bool is_queued(struct pass *pass, size_t tile)
 	return queued;
 }
 
-/*
- * Also fails for a write that a later attempt repeated successfully: the caller must learn of the
- * failure.
- */
-static int check_writes(const struct nvs_optimizer *optimizer, uint64_t failures,
-			struct nvs_error *error)
-{
-	struct nvs_error last = {.size = sizeof(last)};
-
-	if (engine_write_failures(optimizer->engine, &last) == failures)
-		return 0;
-	assert(last.code < 0);
-	error_copy(error, &last);
-	return last.code;
-}
-
 int wait_landed(struct nvs_optimizer *optimizer, uint64_t failures, struct nvs_error *error)
 {
 	int rc = engine_wait_landed(optimizer->engine, optimizer->offloaded,
 				    optimizer->nparts * optimizer->noffloaded, error);
 
-	return rc ? rc : check_writes(optimizer, failures, error);
+	return rc ? rc : check_writes(optimizer, &failures, error);
 }
 
 static int fetch_or_write(struct pass *pass, size_t i, struct nvs_error *error)
 {
 	struct tile *tile = &pass->optimizer->tiles[i];
-	int rc = check_writes(pass->optimizer, pass->write_failures, error);
+	int rc = check_writes(pass->optimizer, &pass->write_failures, error);
 
-	assert(i < pass->optimizer->ntiles);
 	if (rc)
 		return rc;
 	if (!is_queued(pass, i)) {
@@ -329,7 +299,6 @@ static int fetch_or_write(struct pass *pass, size_t i, struct nvs_error *error)
 	rc = tile_fetch(pass, i, error);
 	if (!rc) {
 		pthread_mutex_lock(&pass->lock);
-		assert(pass->nfetched < pass->optimizer->ntiles);
 		task_set(pass, i, TASK_FETCHED);
 		pass->optimizer->queue[pass->nfetched++] = i;
 		pthread_cond_signal(&pass->fetched);
@@ -360,7 +329,6 @@ int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 	struct nvs_error failure = {.size = sizeof(failure)};
 	int rc = 0;
 
-	assert(kind->wants && kind->slice);
 	/* A part alone is never written, so that the parts of a tile are of one step. */
 	assert(!kind->master_only || !kind->writes);
 	assert(!kind->overwrites || kind->writes);
@@ -371,12 +339,9 @@ int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void
 	walks_end(optimizer);
 	threads_start(optimizer->landing, land_all, &pass);
 	threads_start(optimizer->threads, run_thread, &pass);
-	for (size_t i = 0; i < optimizer->noffloaded && !rc && may_fetch(&pass); i++)
-		rc = fetch_or_write(&pass, mirrored(&pass, i), &failure);
-	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc && may_fetch(&pass);
-	     i++)
-		if (is_queued(&pass, i))
-			rc = fetch_or_write(&pass, i, &failure);
+	for (size_t i = 0; i < optimizer->ntiles && !rc && may_fetch(&pass); i++)
+		rc = fetch_or_write(&pass, i < optimizer->noffloaded ? mirrored(&pass, i) : i,
+				    &failure);
 	pthread_mutex_lock(&pass.lock);
 	if (rc)
 		record_failure(&pass, rc, &failure);

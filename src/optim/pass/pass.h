@@ -32,15 +32,13 @@ struct pass {
 	struct pass_figures figures;
 };
 
-/* ---- task.c ---- */
+/* ---- tile.c ---- */
 /* Decides what is done with each tile, before the threads start. */
 void tasks_begin(const struct pass *pass);
 /* Under the lock of the pass. */
 void task_set(struct pass *pass, size_t tile, enum tile_task task);
 /* No thread works on a tile any more. A failed pass leaves out tiles that it has not begun. */
 void tasks_end(struct pass *pass);
-
-/* ---- tile.c ---- */
 /* Maps an offloaded tile to its position in the walk, and a position to its tile. */
 size_t mirrored(const struct pass *pass, size_t i);
 /* The last tiles of this walk are the first of the next. */

@@ -5,7 +5,6 @@
  * other formats their lengths differ, and held tiles may leave pieces that are too short: then one
  * after the other is held no longer until there is room.
  */
-#include <assert.h>
 #include <errno.h>
 
 #include "base/error.h"

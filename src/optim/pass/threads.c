@@ -98,23 +98,16 @@ static void name_and_bind(void *arg, unsigned thread)
 		(void)topo_bind_thread_to_core(set->topo, set->node, thread % set->cores);
 }
 
-/* The node's cores, or all cores if the process may run on none of the node's. */
-static struct core_set cores_near(const struct topo *topo, int node)
-{
-	struct core_set set = {topo, node, topo_cores(topo, node)};
-
-	if (!set.cores && node >= 0)
-		set = (struct core_set){topo, -1, topo_cores(topo, -1)};
-	return set;
-}
-
 int threads_open(struct threads **out, unsigned count, const struct topo *topo, int node,
 		 struct nvs_error *error)
 {
-	struct core_set set = topo ? cores_near(topo, node) : (struct core_set){.node = -1};
+	struct core_set set = {topo, node, topo ? topo_cores(topo, node) : 0};
 	struct threads *threads;
 	int rc = 0;
 
+	/* All cores if the process may run on none of the node's. */
+	if (topo && !set.cores && node >= 0)
+		set = (struct core_set){topo, -1, topo_cores(topo, -1)};
 	if (!count)
 		count = set.cores ? set.cores : 1;
 	threads = calloc(1, sizeof(*threads) + count * sizeof(threads->thread[0]));
@@ -153,7 +146,6 @@ int threads_open(struct threads **out, unsigned count, const struct topo *topo, 
 		threads_close(threads);
 		return rc;
 	}
-	assert(threads->count == count);
 	threads_run(threads, name_and_bind, &set);
 	*out = threads;
 	return 0;
@@ -178,7 +170,6 @@ void threads_close(struct threads *threads)
 
 unsigned threads_count(const struct threads *threads)
 {
-	assert(threads->count);
 	return threads->count;
 }
 
@@ -202,7 +193,6 @@ void threads_start(struct threads *threads, threads_fn *fn, void *arg)
 void threads_join(struct threads *threads)
 {
 	pthread_mutex_lock(&threads->lock);
-	assert(threads->task);
 	while (threads->running)
 		pthread_cond_wait(&threads->done, &threads->lock);
 	pthread_mutex_unlock(&threads->lock);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One tile in a pass: its tensors are pinned and waited for before it is computed, and released,
- * written or kept afterwards. Tiles that need the same gradients share one pin of them.
+ * written or kept afterwards. Tiles that need the same gradients share one pin of them. What a pass does
+ * with each tile is decided at its beginning, and from then on one task follows the other, so that no
+ * tile is computed twice or while it is read.
  */
-#include <assert.h>
 
 #include "optim/pass/pass.h"
 
 size_t mirrored(const struct pass *pass, size_t i)
 {
-	assert(i < pass->optimizer->noffloaded);
 	return pass->reverse ? pass->optimizer->noffloaded - 1 - i : i;
 }
 
@@ -35,7 +35,6 @@ struct gradient_tile *tile_gradients(const struct pass *pass, size_t tile)
 
 bool is_offloaded(const struct pass *pass, size_t tile)
 {
-	assert(tile < pass->optimizer->ntiles);
 	return tile < pass->optimizer->noffloaded;
 }
 
@@ -45,24 +44,6 @@ static unsigned parts_of(const struct pass *pass, size_t tile)
 	if (!is_offloaded(pass, tile))
 		return 0;
 	return pass->kind->master_only ? 1 : pass->optimizer->nparts;
-}
-
-#define TENSORS (PARTS + 1)
-
-/* The tensors that a tile needs: its parts if it is offloaded, and gradients if some were added. */
-static unsigned tensors_of(const struct pass *pass, size_t tile,
-			   struct nvs_tensor *tensors[TENSORS])
-{
-	const struct gradient_tile *gradients = tile_gradients(pass, tile);
-	unsigned n = 0;
-
-	for (; n < parts_of(pass, tile); n++)
-		tensors[n] = pass->optimizer->tiles[tile].parts[n];
-	if (gradients)
-		tensors[n++] = gradients->tensor;
-	/* A tile that needs no tensor is at hand and never fetched. */
-	assert(n && tensors[0] && tensors[n - 1]);
-	return n;
 }
 
 static bool is_resident(const struct pass *pass, size_t tile)
@@ -76,19 +57,6 @@ static bool is_resident(const struct pass *pass, size_t tile)
 			return false;
 	}
 	return true;
-}
-
-/* Tiles that need the same gradients share one pin of them. False: there is none yet. */
-static bool share_gradients(struct pass *pass, struct gradient_tile *gradients)
-{
-	bool shared;
-
-	pthread_mutex_lock(&pass->lock);
-	assert(gradients->valid && gradients->users);
-	shared = gradients->sharers;
-	gradients->sharers += shared;
-	pthread_mutex_unlock(&pass->lock);
-	return shared;
 }
 
 /* The last one to leave ends the pin, unless a failed read has done so. */
@@ -147,18 +115,31 @@ static int pin_tensors(struct pass *pass, size_t i, struct nvs_tensor *const *te
 		tile->pin = pin;
 	if (!rc && n > parts)
 		tile_gradients(pass, i)->pin = pin;
-	assert(rc || !parts || tile->pin);
 	return rc;
 }
 
 int tile_fetch(struct pass *pass, size_t i, struct nvs_error *error)
 {
 	struct gradient_tile *gradients = tile_gradients(pass, i);
-	struct nvs_tensor *tensors[TENSORS];
-	unsigned n = tensors_of(pass, i, tensors);
-	bool shared = gradients && share_gradients(pass, gradients);
-	int rc = pin_tensors(pass, i, tensors, n - shared, error);
+	struct nvs_tensor *tensors[PARTS + 1];
+	unsigned n = 0;
+	bool shared = false;
+	int rc;
 
+	/* Its parts if it is offloaded, and gradients if some were added. */
+	for (; n < parts_of(pass, i); n++)
+		tensors[n] = pass->optimizer->tiles[i].parts[n];
+	if (gradients) {
+		tensors[n++] = gradients->tensor;
+		pthread_mutex_lock(&pass->lock);
+		assert(gradients->valid && gradients->users);
+		shared = gradients->sharers;
+		gradients->sharers += shared;
+		pthread_mutex_unlock(&pass->lock);
+	}
+	/* A tile that needs no tensor is at hand and never fetched. */
+	assert(n && tensors[0] && tensors[n - 1]);
+	rc = pin_tensors(pass, i, tensors, n - shared, error);
 	if (rc && shared)
 		leave_unread(pass, gradients);
 	else if (!rc && gradients && !shared) {
@@ -193,7 +174,6 @@ int tile_finish(struct pass *pass, size_t i, struct nvs_error *error)
 
 	assert(tile->task == TASK_COMPUTED || tile->task == TASK_FAILED);
 	assert(!tile->slices);
-	assert(!changed || !pass->optimizer->read_only);
 
 	struct gradient_tile *gradients = tile_gradients(pass, i);
 	bool done;
@@ -259,4 +239,66 @@ int tile_wait(const struct pass *pass, size_t i, struct nvs_error *error)
 	if (!rc && gradients)
 		rc = batch_wait(engine, &gradients->tensor, 1, gradients->pin, -1, error);
 	return rc;
+}
+
+/* ---- Tasks ---- */
+
+void tasks_begin(const struct pass *pass)
+{
+	struct nvs_optimizer *optimizer = pass->optimizer;
+
+	for (size_t i = 0; i < optimizer->ngradients; i++)
+		optimizer->gradients[i].users = 0;
+	for (size_t i = 0; i < optimizer->ntiles; i++) {
+		struct tile *tile = &optimizer->tiles[i];
+		struct gradient_tile *gradients = tile_gradients(pass, i);
+
+		tile_check(optimizer, tile);
+		if (!pass->kind->wants(optimizer, i))
+			tile->task = TASK_NONE;
+		else
+			tile->task = is_offloaded(pass, i) || gradients ? TASK_QUEUED
+									: TASK_AT_HAND;
+		if (gradients && tile->task != TASK_NONE)
+			gradients->users++;
+	}
+}
+
+void task_set(struct pass *pass, size_t tile, enum tile_task task)
+{
+	static const unsigned before[] = {
+		[TASK_NONE] = 1 << TASK_LANDED | 1 << TASK_COMPUTED | 1 << TASK_FAILED,
+		[TASK_FETCHED] = 1 << TASK_QUEUED,
+		[TASK_LANDED] = 1 << TASK_FETCHED,
+		[TASK_COMPUTED] = 1 << TASK_LANDED | 1 << TASK_AT_HAND,
+		[TASK_FAILED] = 1 << TASK_COMPUTED | 1 << TASK_FAILED,
+	};
+	struct tile *changed = &pass->optimizer->tiles[tile];
+
+	assert(before[task] & 1u << changed->task);
+	changed->task = task;
+
+	size_t i = (size_t)(changed - pass->optimizer->tiles);
+
+	assert(pass->front <= pass->nlanded && pass->nlanded <= pass->nfetched);
+	assert(changed->task != TASK_AT_HAND || !is_offloaded(pass, i));
+	assert(changed->task != TASK_FETCHED || !is_offloaded(pass, i) || changed->pin);
+	assert(changed->task == TASK_COMPUTED || changed->task == TASK_FAILED || !changed->slices);
+}
+
+void tasks_end(struct pass *pass)
+{
+	struct nvs_optimizer *optimizer = pass->optimizer;
+
+	assert(pass->all_fetched && !pass->nactive && !pass->front_taken && !pass->host_taken);
+	assert(pass->front == pass->nfetched);
+	for (size_t i = 0; i < optimizer->ntiles; i++) {
+		struct tile *tile = &optimizer->tiles[i];
+
+		if (pass->rc && (tile->task == TASK_QUEUED || tile->task == TASK_AT_HAND))
+			tile->task = TASK_NONE;
+		tile_check(optimizer, tile);
+	}
+	for (size_t i = 0; i < optimizer->ngradients; i++)
+		assert(!optimizer->gradients[i].sharers);
 }

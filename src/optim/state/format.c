@@ -17,7 +17,6 @@
  * is never read or written. Codes of 8 bits have none, so a master that rounds from a tie is kept
  * as its neighbour: with them all tiles are split or none, and bits don't depend on the tiles.
  */
-#include <assert.h>
 #include <string.h>
 
 #include "optim/internal.h"
@@ -129,7 +128,6 @@ void *tile_part(const struct nvs_optimizer *optimizer, size_t tile, unsigned par
 		for (unsigned i = 0; i < part; i++)
 			state += part_nbytes(optimizer, tile, i);
 	}
-	assert(state);
 	return state;
 }
 
@@ -201,12 +199,11 @@ struct nvs_state_run state_open(const struct nvs_optimizer *optimizer,
 		.sum = first == NVS_SUM ? packed->exp_avg : NULL,
 	};
 
-	assert(segment->group < optimizer->ngroups);
 	if (!is_packed(packed))
 		return run;
 	/* Of Adam alone. */
 	assert(optimizer->rule->packs);
-	floats = optimizer->floats[thread];
+	floats = optimizer->floats + (size_t)thread * optimizer->nparts * SLICE;
 	assert(segment->numel <= SLICE);
 	if (!is_float(packed, NVS_MASTER))
 		run.master = floats;
@@ -264,7 +261,6 @@ void state_clear(const struct nvs_optimizer *optimizer, size_t tile, uint64_t fr
 	size_t scales = scales_count(run.moments, n) * sizeof(float);
 
 	assert(n && from + n <= optimizer->tile_numel);
-	assert(run.master && run.exp_avg);
 	memset(run.master, 0, n * master_size(run.split));
 	memset(run.exp_avg, 0, moment);
 	if (initial != 0)

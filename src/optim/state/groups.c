@@ -2,7 +2,6 @@
 /*
  * Encodes and decodes the table of groups. No length is used before it is within the bytes.
  */
-#include "optim/state/groups.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -13,7 +12,6 @@
 #include "base/error.h"
 #include "base/little_endian.h"
 #include "optim/state/header.h"
-#include "optim/step/numbers.h"
 
 static const uint8_t magic[8] = {'n', 'v', 's', 'g', 'r', 'o', 'u', 'p'};
 
@@ -35,10 +33,8 @@ uint64_t groups_nbytes(const struct group_table *table)
 {
 	uint64_t nbytes = GROUPS_BYTES;
 
-	for (size_t i = 0; i < table->n; i++) {
-		assert(table->specs[i].name);
+	for (size_t i = 0; i < table->n; i++)
 		nbytes += AT_NAME + strlen(table->specs[i].name);
-	}
 	return nbytes;
 }
 
@@ -64,9 +60,6 @@ void groups_encode(const struct group_table *table, uint8_t *bytes)
 	assert(at == bytes + groups_nbytes(table));
 }
 
-/* ---- Decoding ---- */
-
-/* Decodes the group at *at and moves *at behind it. */
 static int decode_group(const uint8_t **at, const uint8_t *end, struct nvs_group_spec *spec,
 			char **name, struct nvs_error *error)
 {
@@ -86,7 +79,6 @@ static int decode_group(const uint8_t **at, const uint8_t *end, struct nvs_group
 		return error_set(error, -EUCLEAN,
 				 "a group has %" PRIu64 " elements: allowed are 1 to 2^56",
 				 spec->numel);
-	assert(AT_NAME + length <= left && length <= NVS_NAME_MAX);
 	memcpy(*name, *at + AT_NAME, length);
 	(*name)[length] = 0;
 	*name += length + 1;

@@ -14,7 +14,6 @@
 #include "base/error.h"
 #include "base/little_endian.h"
 #include "base/numbers.h"
-#include "optim/step/numbers.h"
 
 static const uint8_t magic[8] = {'n', 'v', 's', 'o', 'p', 't', 'i', 'm'};
 
@@ -77,12 +76,9 @@ void header_encode(const struct header *header, uint8_t *bytes)
 	put_f64(bytes + AT_CLIP, header->clip);
 }
 
-/* ---- Checks ---- */
-
 static int out_of_bounds(const char *name, uint64_t value, uint64_t least, uint64_t most,
 			 struct nvs_error *error)
 {
-	assert(value < least || value > most);
 	return error_set(error, -EUCLEAN, "%s is %" PRIu64 ": allowed are %" PRIu64 " to %" PRIu64,
 			 name, value, least, most);
 }
@@ -126,7 +122,6 @@ static int check_flags(const uint8_t *bytes, struct nvs_error *error)
 	uint32_t state = (flags ^ rule << RULE_SHIFT) >> STATE_SHIFT;
 	uint32_t dynamic = flags & ((1u << STATE_SHIFT) - 1);
 
-	assert(version >= VERSION && version <= VERSION_RULES);
 	if (dynamic > 1 || (version == VERSION && flags > 1))
 		return out_of_bounds("the flag of a dynamic loss scale",
 				     version == VERSION ? flags : dynamic, 0, 1, error);

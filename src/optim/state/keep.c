@@ -3,7 +3,6 @@
  * A kept optimizer: the header, which has the step, the loss scale, the layout and the progress of
  * an unfinished step, and the commit of header and state, which the engine makes atomic.
  */
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,7 +14,6 @@
 #include "base/little_endian.h"
 #include "base/threads/cancel.h"
 #include "optim/internal.h"
-#include "optim/state/stored_groups.h"
 
 _Static_assert(HEADER_UNIT == TILE_UNIT, "a stored tile is as aligned as a new one");
 
@@ -61,38 +59,9 @@ static void sum_u64(XXH3_state_t *state, uint64_t value)
 	XXH3_64bits_update(state, bytes, sizeof(bytes));
 }
 
-/* Computed once, on open: no later call allocates. */
-static int sum_layout(struct nvs_optimizer *optimizer, struct nvs_error *error)
-{
-	XXH3_state_t *state = XXH3_createState();
-
-	if (!state)
-		return error_set(error, -ENOMEM, "out of memory for the optimizer's header");
-	XXH3_64bits_reset(state);
-	for (size_t i = 0; i < optimizer->ngroups; i++) {
-		const struct group *group = &optimizer->groups[i];
-
-		XXH3_64bits_update(state, group->name, strlen(group->name) + 1);
-		sum_u64(state, group->numel);
-		sum_u64(state, group->at);
-	}
-	optimizer->layout_sum = XXH3_64bits_digest(state);
-	XXH3_freeState(state);
-	return 0;
-}
-
 /* ---- Reading the header ---- */
 
 #define NAME "optimizer"
-
-static int register_header(struct nvs_optimizer *optimizer, uint64_t numel, struct nvs_error *error)
-{
-	const struct nvs_tensor_spec spec = {
-		.size = sizeof(spec), .name = NAME, .dtype = NVS_U8, .numel = numel};
-
-	assert(!optimizer->header_tensor);
-	return batch_register(optimizer->engine, &spec, 1, &optimizer->header_tensor, error);
-}
 
 static int read_header(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
@@ -100,7 +69,6 @@ static int read_header(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	struct nvs_error why = {.size = sizeof(why)};
 	int rc = batch_swap_in_to(optimizer->engine, &optimizer->header_tensor, &data, 1, error);
 
-	assert(data);
 	if (!rc)
 		rc = batch_wait(optimizer->engine, &optimizer->header_tensor, 1, 0, -1, error);
 	if (rc)
@@ -151,7 +119,6 @@ int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nv
 	uint64_t nbytes;
 	int rc;
 
-	assert(!optimizer->header && !optimizer->tiles);
 	*tile_numel = 0;
 	if (!optimizer->keep)
 		return 0;
@@ -160,7 +127,7 @@ int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nv
 			       ? error_set(error, -ENODATA,
 					   "the kept store holds no state of an optimizer to read")
 			       : 0;
-	rc = register_header(optimizer, nbytes, error);
+	rc = register_bytes(optimizer->engine, NAME, nbytes, &optimizer->header_tensor, error);
 	if (rc)
 		return rc;
 	optimizer->header = calloc(1, nbytes < HEADER_BYTES ? HEADER_BYTES : nbytes);
@@ -177,7 +144,6 @@ int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nv
 
 		/* The layout bounds both lengths; refuse a header that no run wrote before tiles
 		 * are allocated. */
-		assert(optimizer->stored.tile_numel % TILE_UNIT == 0);
 		if (optimizer->stored.tile_numel > most)
 			rc = error_set(
 				error, -ESTALE,
@@ -196,10 +162,25 @@ int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nv
 int header_check(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	const struct header *stored = &optimizer->stored;
-	int rc = optimizer->keep ? sum_layout(optimizer, error) : 0;
+	XXH3_state_t *state = optimizer->keep ? XXH3_createState() : NULL;
 
-	if (rc || !optimizer->header)
-		return rc;
+	if (!optimizer->keep)
+		return 0;
+	if (!state)
+		return error_set(error, -ENOMEM, "out of memory for the optimizer's header");
+	/* Computed once, on open: no later call allocates. */
+	XXH3_64bits_reset(state);
+	for (size_t i = 0; i < optimizer->ngroups; i++) {
+		const struct group *group = &optimizer->groups[i];
+
+		XXH3_64bits_update(state, group->name, strlen(group->name) + 1);
+		sum_u64(state, group->numel);
+		sum_u64(state, group->at);
+	}
+	optimizer->layout_sum = XXH3_64bits_digest(state);
+	XXH3_freeState(state);
+	if (!optimizer->header)
+		return 0;
 	assert(header_nbytes(stored) == optimizer->header_bytes);
 	assert(stored->tile_numel == optimizer->tile_numel);
 	if (stored->layout == optimizer->layout_sum && stored->ntiles == optimizer->ntiles &&
@@ -230,7 +211,6 @@ static uint64_t *host_sum(const struct nvs_optimizer *optimizer, size_t tile, un
 				       part];
 }
 
-/* Reads the state of tiles that are not offloaded into host memory. */
 static int load_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	int rc = 0;
@@ -272,7 +252,8 @@ int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	if (rc)
 		return rc;
 	if (!optimizer->header) {
-		rc = register_header(optimizer, size, error);
+		rc = register_bytes(optimizer->engine, NAME, size, &optimizer->header_tensor,
+				    error);
 		if (rc)
 			return rc;
 		optimizer->header = calloc(1, size);
@@ -349,7 +330,6 @@ static int write_outside(struct nvs_optimizer *optimizer, struct nvs_error *erro
 	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc; i++)
 		if (!is_fresh(&optimizer->tiles[i])) {
 			/* Writes a tile that is in host memory. */
-
 			for (unsigned part = 0; part < optimizer->nparts && !rc; part++)
 				rc = write_from(optimizer, optimizer->tiles[i].parts[part],
 						tile_part(optimizer, i, part),
@@ -399,13 +379,49 @@ static bool any_fresh(const struct nvs_optimizer *optimizer)
 	return false;
 }
 
+/* A commit writes unpinned tensors, so held tiles are unpinned for it; they stay in the pool. */
+static int suspend_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < optimizer->noffloaded && !rc; i++) {
+		struct tile *tile = &optimizer->tiles[i];
+		bool changed = tile->place == TILE_HELD_CHANGED;
+
+		if (!is_held(tile))
+			continue;
+		rc = batch_release(optimizer->engine, tile->parts, optimizer->nparts, tile->pin,
+				   changed ? NVS_DIRTY : NVS_CLEAN, error);
+		if (!rc)
+			tile_set_place(optimizer, tile,
+				       changed ? TILE_SUSPENDED_CHANGED : TILE_SUSPENDED);
+	}
+	return rc;
+}
+
+/* Pins them again; `written`: the commit succeeded. A tile that can't be pinned is fetched like any other
+ * when its turn comes. */
+static void resume_tiles(struct nvs_optimizer *optimizer, bool written)
+{
+	for (size_t i = 0; i < optimizer->noffloaded; i++) {
+		struct tile *tile = &optimizer->tiles[i];
+		bool changed = tile->place == TILE_SUSPENDED_CHANGED && !written;
+		enum tile_place place = changed ? TILE_HELD_CHANGED : TILE_HELD;
+
+		if (tile->place != TILE_SUSPENDED && tile->place != TILE_SUSPENDED_CHANGED)
+			continue;
+		if (engine_pin(optimizer->engine, tile->parts, optimizer->nparts, &tile->pin, NULL))
+			place = TILE_LOOSE;
+		tile_set_place(optimizer, tile, place);
+	}
+}
+
 int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	int rc = 0;
 
 	if (!optimizer->keep || optimizer->read_only)
 		return 0;
-	assert(optimizer->header && optimizer->header_tensor);
 	/* Waits for writes from host memory that an earlier commit started before the drive
 	 * hung. */
 	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc; i++)
@@ -419,12 +435,12 @@ int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
 		rc = init_tiles(optimizer, error);
 	assert(rc || !any_fresh(optimizer));
 	if (!rc)
-		rc = tiles_suspend(optimizer, error);
+		rc = suspend_tiles(optimizer, error);
 	if (!rc)
 		rc = write_outside(optimizer, error);
 	if (!rc)
 		rc = engine_commit(optimizer->engine, error);
-	tiles_resume(optimizer, !rc);
+	resume_tiles(optimizer, !rc);
 	return rc;
 }
 
@@ -433,7 +449,6 @@ int keep_commit_format(struct nvs_optimizer *optimizer, enum nvs_optimizer_state
 {
 	int rc;
 
-	assert(optimizer->keep && optimizer->stored.ntiles);
 	optimizer->stored.state = state;
 	header_encode(&optimizer->stored, optimizer->header);
 	rc = write_from(optimizer, optimizer->header_tensor, optimizer->header,

@@ -10,7 +10,6 @@
  * the end of a group has the beginning of the next; a step with gradients of one leaves the
  * other's elements as they are.
  */
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -18,12 +17,9 @@
 #include <sys/mman.h>
 
 #include "base/error.h"
-#include "base/numbers.h"
 #include "base/text.h"
 #include "base/threads/cancel.h"
-#include "config/config.h"
 #include "optim/internal.h"
-#include "optim/step/numbers.h"
 
 /* ---- Groups ---- */
 
@@ -72,27 +68,7 @@ static int check_group(const struct nvs_optimizer *optimizer, const struct nvs_g
 
 static int by_name(const void *a, const void *b)
 {
-	return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-static int check_names(const struct nvs_optimizer *optimizer, struct nvs_error *error)
-{
-	size_t n = optimizer->ngroups;
-	const char **names = calloc(n, sizeof(*names));
-	int rc = 0;
-
-	if (!names)
-		return error_set(error, -ENOMEM, "out of memory for %zu groups", n);
-	for (size_t i = 0; i < n; i++)
-		names[i] = optimizer->groups[i].name;
-	qsort(names, n, sizeof(*names), by_name);
-	for (size_t i = 1; i < n && !rc; i++)
-		if (!strcmp(names[i - 1], names[i]))
-			rc = error_about(error, -EEXIST, names[i], 0, 0,
-					 "two groups are named %s: each needs its own name",
-					 names[i]);
-	free(names);
-	return rc;
+	return strcmp((*(struct group *const *)a)->name, (*(struct group *const *)b)->name);
 }
 
 static int by_weights(const void *a, const void *b)
@@ -103,8 +79,8 @@ static int by_weights(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* A step writes the weights of each group, by several threads. */
-static int check_weights(const struct nvs_optimizer *optimizer, struct nvs_error *error)
+/* Each group has its own name, and its own weights: a step writes them by several threads. */
+static int check_apart(const struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	size_t n = optimizer->ngroups;
 	const struct group **groups = calloc(n, sizeof(const struct group *));
@@ -115,6 +91,12 @@ static int check_weights(const struct nvs_optimizer *optimizer, struct nvs_error
 		return error_set(error, -ENOMEM, "out of memory for %zu groups", n);
 	for (size_t i = 0; i < n; i++)
 		groups[i] = &optimizer->groups[i];
+	qsort(groups, n, sizeof(const struct group *), by_name);
+	for (size_t i = 1; i < n && !rc; i++)
+		if (!strcmp(groups[i - 1]->name, groups[i]->name))
+			rc = error_about(error, -EEXIST, groups[i]->name, 0, 0,
+					 "two groups are named %s: each needs its own name",
+					 groups[i]->name);
 	qsort(groups, n, sizeof(const struct group *), by_weights);
 	for (size_t i = 0; i < n && !rc; i++) {
 		const struct group *group = groups[i];
@@ -137,7 +119,6 @@ int layout_groups(struct nvs_optimizer *optimizer, const struct nvs_group_spec *
 {
 	int rc = 0;
 
-	assert(!optimizer->groups && !optimizer->flat);
 	if (!n)
 		return error_set(error, -EINVAL, "there are no groups to optimize");
 	optimizer->groups = calloc(n, sizeof(*optimizer->groups));
@@ -160,9 +141,7 @@ int layout_groups(struct nvs_optimizer *optimizer, const struct nvs_group_spec *
 	}
 	if (!rc && optimizer->flat > HEADER_NUMEL_MAX)
 		rc = error_set(error, -EINVAL, "the groups have more than 2^56 elements together");
-	if (!rc)
-		rc = check_names(optimizer, error);
-	return rc ? rc : check_weights(optimizer, error);
+	return rc ? rc : check_apart(optimizer, error);
 }
 
 static int move_weights(struct nvs_optimizer *optimizer, void *const *weights,
@@ -172,7 +151,6 @@ static int move_weights(struct nvs_optimizer *optimizer, void *const *weights,
 	char **before;
 	int rc = 0;
 
-	assert(n);
 	before = calloc(n, sizeof(*before));
 	if (!before)
 		return error_set(error, -ENOMEM, "out of memory for %zu groups", n);
@@ -191,7 +169,7 @@ static int move_weights(struct nvs_optimizer *optimizer, void *const *weights,
 			group->weights = weights[i];
 	}
 	if (!rc)
-		rc = check_weights(optimizer, error);
+		rc = check_apart(optimizer, error);
 	for (size_t i = 0; i < n && rc; i++)
 		optimizer->groups[i].weights = before[i];
 	free(before);
@@ -217,28 +195,20 @@ int nvs_optimizer_set_weights(struct nvs_optimizer *optimizer, void *const *weig
 
 /* ---- Tiles ---- */
 
-static uint64_t buffers_bytes(const struct nvs_config *config)
-{
-	struct nvs_config buffers = *config;
-
-	buffers.optimizer_max_in_cpu = 0;
-	return nvs_config_pool_bytes(&buffers, NVS_OFFLOAD_OPTIMIZER);
-}
-
 uint64_t layout_tile_numel_max(const struct nvs_optimizer *optimizer)
 {
-	uint64_t numel = optimizer->flat / TILES_WANTED;
-
-	assert(optimizer->flat);
-	return numel > TILE_NUMEL ? numel : TILE_NUMEL;
+	return max_u64(optimizer->flat / TILES_WANTED, TILE_NUMEL);
 }
 
 uint64_t layout_tile_numel(const struct nvs_optimizer *optimizer)
 {
-	uint64_t pool = buffers_bytes(&optimizer->config) / state_nbytes(optimizer, TILE_UNIT) *
-			TILE_UNIT;
-	uint64_t numel = pool / POOL_TILES, most = layout_tile_numel_max(optimizer), n;
+	struct nvs_config buffers = optimizer->config;
+	uint64_t pool, numel, most = layout_tile_numel_max(optimizer), n;
 
+	buffers.optimizer_max_in_cpu = 0;
+	pool = nvs_config_pool_bytes(&buffers, NVS_OFFLOAD_OPTIMIZER) /
+	       state_nbytes(optimizer, TILE_UNIT) * TILE_UNIT;
+	numel = pool / POOL_TILES;
 	/* Each tile needs bookkeeping: with a tiny pool, longer tiles and fewer in flight. */
 	if (optimizer->flat / TILES_MAX > numel)
 		numel = min_u64(optimizer->flat / TILES_MAX, pool / POOL_TILES_MIN);
@@ -281,28 +251,6 @@ static void place_groups(struct nvs_optimizer *optimizer)
 		optimizer->noffloaded = optimizer->ntiles;
 }
 
-/* Decides which tiles are split, those of which all groups may be, and counts. */
-static void settle_tiles(struct nvs_optimizer *optimizer)
-{
-	for (size_t i = 0; i < optimizer->ntiles; i++) {
-		uint64_t at = i * optimizer->tile_numel, end = at + optimizer->tile_numel;
-		uint64_t numel = 0;
-		bool split = optimizer->splits;
-		struct segment segment;
-
-		while (next_segment(optimizer, &at, end, &segment)) {
-			numel += segment.numel;
-			split &= splits_group(optimizer, &optimizer->groups[segment.group]);
-		}
-		optimizer->tiles[i].split = split;
-		optimizer->numel += numel;
-		optimizer->split_numel += split ? numel : 0;
-		optimizer->state_bytes += tile_nbytes(optimizer, i);
-		if (i >= optimizer->noffloaded)
-			optimizer->host_bytes += tile_nbytes(optimizer, i);
-	}
-}
-
 int layout_tiles(struct nvs_optimizer *optimizer, uint64_t tile_numel, struct nvs_error *error)
 {
 	assert(!optimizer->tiles && tile_numel && tile_numel % TILE_UNIT == 0);
@@ -324,13 +272,28 @@ int layout_tiles(struct nvs_optimizer *optimizer, uint64_t tile_numel, struct nv
 	    !optimizer->gradients)
 		return error_set(error, -ENOMEM, "out of memory for %zu tiles", optimizer->ntiles);
 	layout_check(optimizer);
-	settle_tiles(optimizer);
+	/* Those of which all groups may be are split. */
+	for (size_t i = 0; i < optimizer->ntiles; i++) {
+		uint64_t at = i * tile_numel, end = at + tile_numel, numel = 0;
+		bool split = optimizer->splits;
+		struct segment segment;
+
+		while (next_segment(optimizer, &at, end, &segment)) {
+			numel += segment.numel;
+			split &= splits_group(optimizer, &optimizer->groups[segment.group]);
+		}
+		optimizer->tiles[i].split = split;
+		optimizer->numel += numel;
+		optimizer->split_numel += split ? numel : 0;
+		optimizer->state_bytes += tile_nbytes(optimizer, i);
+		if (i >= optimizer->noffloaded)
+			optimizer->host_bytes += tile_nbytes(optimizer, i);
+	}
 
 	char *host;
 	char text[32];
 
 	/* Maps memory whose pages are touched only when the tiles are created. */
-	assert(optimizer->noffloaded <= optimizer->ntiles);
 	if (!optimizer->host_bytes)
 		return 0;
 	host = mmap(NULL, optimizer->host_bytes, PROT_READ | PROT_WRITE,

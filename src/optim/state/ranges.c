@@ -3,15 +3,12 @@
  * Ranges of one part of the state, read and written by nvs_optimizer_get and nvs_optimizer_set.
  * Only that part moves.
  */
-#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/threads/cancel.h"
 #include "optim/internal.h"
-
-/* ---- Tiles ---- */
 
 /* The tensors of a tile that hold a part, to be pinned: of a fresh tile all. */
 struct pinned {
@@ -73,7 +70,6 @@ static int copy_within_tile(struct nvs_optimizer *optimizer, const struct part_r
 
 		/* Fills `to` with a part of a fresh tile's state, which needs no memory of the
 		 * pool. */
-		assert(offset + n <= range->group->numel);
 		if (range->part || !range->group->weights)
 			for (uint64_t k = 0; k < n; k++)
 				to[k] = initial;
@@ -107,40 +103,29 @@ static int copy_within_tile(struct nvs_optimizer *optimizer, const struct part_r
 			     changed ? NVS_DIRTY : NVS_CLEAN, error);
 }
 
-/* ---- The calls ---- */
-
-/* The number of the part among those of the optimizer's rule, or -EINVAL. */
-static int find_part(const struct nvs_optimizer *optimizer, enum nvs_optimizer_part part,
-		     struct nvs_error *error)
-{
-	const struct rule *rule = optimizer->rule;
-	int found = rule_part(rule, part);
-
-	if (found >= 0)
-		return found;
-	if ((unsigned)part > NVS_SUM)
-		return error_set(error, -EINVAL, "there is no part %d of the state", (int)part);
-	return error_set(error, -EINVAL, "%s has no %s: its state is %s%s%s", rule->name,
-			 part_name(part), part_name(rule->parts[1]),
-			 rule->nparts > 2 ? " and " : "",
-			 rule->nparts > 2 ? part_name(rule->parts[2]) : "");
-}
-
 static int move_range(struct nvs_optimizer *optimizer, size_t group, enum nvs_optimizer_part part,
 		      struct part_range *range, struct nvs_error *error)
 {
-	int rc = check_given(range->to ? range->to : range->from, "data", error);
+	const struct rule *rule;
+	int rc = check_given(range->to ? range->to : range->from, "data", error), found;
 
 	if (!rc)
 		rc = call_begin(optimizer, range->from ? CALL_CHANGES | CALL_BETWEEN_STEPS : 0,
 				error);
 	if (rc)
 		return rc;
-	rc = find_part(optimizer, part, error);
-	if (rc >= 0) {
-		range->part = (unsigned)rc;
+	rule = optimizer->rule;
+	found = rule_part(rule, part);
+	range->part = (unsigned)found;
+	if ((unsigned)part > NVS_SUM)
+		rc = error_set(error, -EINVAL, "there is no part %d of the state", (int)part);
+	else if (found < 0)
+		rc = error_set(error, -EINVAL, "%s has no %s: its state is %s%s%s", rule->name,
+			       part_name(part), part_name(rule->parts[1]),
+			       rule->nparts > 2 ? " and " : "",
+			       rule->nparts > 2 ? part_name(rule->parts[2]) : "");
+	else
 		rc = check_range(optimizer, group, range->offset, range->numel, error);
-	}
 	if (!rc) {
 		range->group = &optimizer->groups[group];
 		range->index = group;
@@ -153,7 +138,8 @@ static int move_range(struct nvs_optimizer *optimizer, size_t group, enum nvs_op
 				    range->numel - done);
 			rc = copy_within_tile(optimizer, range, done, n, error);
 		}
-		rc = !rc && range->from ? walks_check_written(optimizer, error) : rc;
+		rc = !rc && range->from ? check_writes(optimizer, &optimizer->walk_failures, error)
+					: rc;
 	}
 	call_end(optimizer);
 	return rc;

@@ -6,13 +6,9 @@
  * A tile's place (enum tile_place) lasts from call to call, its progress until the step is
  * finished, its task as long as a pass.
  */
-#include <assert.h>
 #include <math.h>
 
 #include "optim/internal.h"
-#include "optim/step/numbers.h"
-
-/* ---- Tiles ---- */
 
 void tile_check(const struct nvs_optimizer *optimizer, const struct tile *tile)
 {
@@ -42,8 +38,6 @@ void tile_set_place(const struct nvs_optimizer *optimizer, struct tile *tile, en
 	tile_check(optimizer, tile);
 }
 
-/* ---- Gradients ---- */
-
 void group_check(const struct nvs_optimizer *optimizer, const struct group *group)
 {
 	assert(group->name && group->numel && group->numel <= HEADER_NUMEL_MAX);
@@ -63,17 +57,6 @@ void group_set_gradients(const struct nvs_optimizer *optimizer, struct group *gr
 	group->gradients = gradients;
 	group_check(optimizer, group);
 }
-
-static void gradient_tile_check(const struct nvs_optimizer *optimizer,
-				const struct gradient_tile *tile)
-{
-	assert(tile >= optimizer->gradients);
-	assert(tile < optimizer->gradients + optimizer->ngradients);
-	assert(!tile->valid || tile->tensor);
-	assert(!tile->sharers);
-}
-
-/* ---- The optimizer ---- */
 
 void layout_check(const struct nvs_optimizer *optimizer)
 {
@@ -110,6 +93,8 @@ void optimizer_check(const struct nvs_optimizer *optimizer)
 		assert(optimizer->tiles[i].task == TASK_NONE);
 		assert(optimizer->tiles[i].place < TILE_SUSPENDED);
 	}
-	for (size_t i = 0; i < optimizer->ngradients; i++)
-		gradient_tile_check(optimizer, &optimizer->gradients[i]);
+	for (size_t i = 0; i < optimizer->ngradients; i++) {
+		assert(!optimizer->gradients[i].valid || optimizer->gradients[i].tensor);
+		assert(!optimizer->gradients[i].sharers);
+	}
 }

@@ -3,29 +3,23 @@
  * The table of groups in a kept store. The groups decide the size of the optimizer's pool, so they
  * are read by another engine, which has a small pool and changes nothing.
  */
-#include "optim/state/stored_groups.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "config/config.h"
 #include "optim/internal.h"
 
 #define POOL_NUMEL (256u * 1024)
 
-static int register_table(struct nvs_engine *engine, uint64_t nbytes, struct nvs_tensor **tensor,
-			  struct nvs_error *error)
+int register_bytes(struct nvs_engine *engine, const char *name, uint64_t nbytes,
+		   struct nvs_tensor **tensor, struct nvs_error *error)
 {
 	const struct nvs_tensor_spec spec = {
-		.size = sizeof(spec), .name = GROUPS_TENSOR, .dtype = NVS_U8, .numel = nbytes};
+		.size = sizeof(spec), .name = name, .dtype = NVS_U8, .numel = nbytes};
 
-	assert(!*tensor && nbytes);
 	return batch_register(engine, &spec, 1, tensor, error);
 }
-
-/* ---- Reading it ---- */
 
 /* *bytes may be set after an error, since a drive that hangs may still write to it. */
 static int read_table(struct nvs_engine *engine, uint64_t nbytes, uint8_t **bytes,
@@ -33,9 +27,8 @@ static int read_table(struct nvs_engine *engine, uint64_t nbytes, uint8_t **byte
 {
 	struct nvs_tensor *tensor = NULL;
 	void *data;
-	int rc = register_table(engine, nbytes, &tensor, error);
+	int rc = register_bytes(engine, GROUPS_TENSOR, nbytes, &tensor, error);
 
-	assert(!*bytes);
 	if (rc)
 		return rc;
 	data = malloc(nbytes);
@@ -94,44 +87,31 @@ int stored_groups(const struct nvs_config *config, struct nvs_aio *aio,
 	return rc;
 }
 
-/* ---- Making it ---- */
-
-static int encode_table(struct nvs_optimizer *optimizer, struct nvs_group_spec *specs,
-			struct nvs_error *error)
-{
-	const struct group_table table = {
-		.ratio = optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio,
-		.gradient_dtype = optimizer->gradient_dtype,
-		.specs = specs,
-		.n = optimizer->ngroups,
-	};
-
-	for (size_t i = 0; i < table.n; i++) {
-		specs[i].name = optimizer->groups[i].name;
-		specs[i].numel = optimizer->groups[i].numel;
-	}
-	optimizer->table_bytes = groups_nbytes(&table);
-	optimizer->table = malloc(optimizer->table_bytes);
-	if (!optimizer->table)
-		return error_set(error, -ENOMEM, "out of memory for the table of groups");
-	groups_encode(&table, optimizer->table);
-	return 0;
-}
-
 int stored_groups_make(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
-	struct nvs_group_spec *specs;
+	struct group_table table = {
+		.ratio = optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio,
+		.gradient_dtype = optimizer->gradient_dtype,
+		.n = optimizer->ngroups,
+	};
 	uint64_t stored;
-	int rc;
 
-	assert(optimizer->keep && !optimizer->table);
 	if (optimizer->read_only || engine_has_stored(optimizer->engine, GROUPS_TENSOR, &stored))
 		return 0;
-	specs = calloc(optimizer->ngroups, sizeof(*specs));
-	rc = specs ? encode_table(optimizer, specs, error)
-		   : error_set(error, -ENOMEM, "out of memory for the table of groups");
-	free(specs);
-	return rc ? rc
-		  : register_table(optimizer->engine, optimizer->table_bytes,
-				   &optimizer->table_tensor, error);
+	table.specs = calloc(table.n, sizeof(*table.specs));
+	for (size_t i = 0; table.specs && i < table.n; i++) {
+		table.specs[i].name = optimizer->groups[i].name;
+		table.specs[i].numel = optimizer->groups[i].numel;
+	}
+	if (table.specs) {
+		optimizer->table_bytes = groups_nbytes(&table);
+		optimizer->table = malloc(optimizer->table_bytes);
+	}
+	if (optimizer->table)
+		groups_encode(&table, optimizer->table);
+	free(table.specs);
+	return optimizer->table
+		       ? register_bytes(optimizer->engine, GROUPS_TENSOR, optimizer->table_bytes,
+					&optimizer->table_tensor, error)
+		       : error_set(error, -ENOMEM, "out of memory for the table of groups");
 }

@@ -7,7 +7,6 @@
  * Up to 16 tiles are read ahead, no more than a third of the pool, so walks through all
  * parts do not evict what another has read.
  */
-#include <assert.h>
 
 #include "base/error.h"
 #include "optim/internal.h"
@@ -21,7 +20,6 @@ static void walk_check(const struct nvs_optimizer *optimizer, const struct walk 
 /* Gives up the pool memory of a part of the tiles [from, end). */
 static void leave(struct nvs_optimizer *optimizer, unsigned part, size_t from, size_t end)
 {
-	assert(part < optimizer->nparts && end <= optimizer->noffloaded);
 	for (size_t i = from; i < end; i++) {
 		struct tile *tile = &optimizer->tiles[i];
 
@@ -84,15 +82,14 @@ void walks_begin(struct nvs_optimizer *optimizer)
 	optimizer->walking = true;
 }
 
-int walks_check_written(struct nvs_optimizer *optimizer, struct nvs_error *error)
+int check_writes(const struct nvs_optimizer *optimizer, uint64_t *failures, struct nvs_error *error)
 {
 	struct nvs_error last = {.size = sizeof(last)};
-	uint64_t failures = engine_write_failures(optimizer->engine, &last);
+	uint64_t now = engine_write_failures(optimizer->engine, &last);
 
-	if (failures == optimizer->walk_failures)
+	if (now == *failures)
 		return 0;
-	assert(last.code < 0);
-	optimizer->walk_failures = failures;
+	*failures = now;
 	error_copy(error, &last);
 	return last.code;
 }

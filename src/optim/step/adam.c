@@ -3,7 +3,6 @@
  * The kernels' updates of the caller's arrays. They keep nothing, allocate nothing and need no
  * optimizer.
  */
-#include <assert.h>
 #include <errno.h>
 #include <float.h>
 #include <inttypes.h>
@@ -12,15 +11,11 @@
 #include "base/error.h"
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"
-#include "config/config.h"
-#include "optim/rule.h"
+#include "optim/optimizer.h"
 #include "optim/state/header.h"
-#include "optim/step/numbers.h"
 
-/* An array must be there, and aligned to an element. */
 static int check_array(const char *name, const void *array, size_t size, struct nvs_error *error)
 {
-	assert(size == sizeof(float) || size == sizeof(uint16_t));
 	if (!array)
 		return error_about(error, -EINVAL, name, 0, 0, "%s is NULL", name);
 	if ((uintptr_t)array % size)
@@ -29,7 +24,6 @@ static int check_array(const char *name, const void *array, size_t size, struct 
 	return 0;
 }
 
-/* The array of a part of the rule. */
 static float *array_of(const struct nvs_rule_update *update, enum nvs_optimizer_part part)
 {
 	float *const arrays[] = {[NVS_MASTER] = update->master,

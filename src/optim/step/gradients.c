@@ -9,7 +9,6 @@
  * gradients that its walk needs last make room for its first tiles; a gradient tensor is
  * discarded, not written, when the last tile that needs it is done.
  */
-#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -18,7 +17,6 @@
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"
 #include "optim/internal.h"
-#include "optim/step/numbers.h"
 
 /* ---- Checks ---- */
 
@@ -127,7 +125,6 @@ static int add_gradients(struct nvs_optimizer *optimizer, uint64_t at, uint64_t 
 		if (rc)
 			return rc;
 	}
-	assert(*added == numel);
 	return 0;
 }
 
@@ -152,7 +149,6 @@ int nvs_optimizer_add_gradients(struct nvs_optimizer *optimizer, size_t group, u
 		rc = register_gradients(optimizer, error);
 	if (!rc) {
 		rc = add_gradients(optimizer, which->at + offset, numel, dtype, data, &done, error);
-		assert(done <= numel);
 		which->added = min_u64(which->added + done, HEADER_COUNTS_MAX);
 		if (done)
 			group_set_gradients(optimizer, which, NVS_GRADIENTS_ADDED);
@@ -224,7 +220,6 @@ const char *gradients_at(const struct nvs_optimizer *optimizer, const struct seg
 	if (!tile->valid)
 		return (const char *)optimizer->zeros;
 	added = nvs_tensor_data(tile->tensor);
-	assert(added);
 	return added + within * nvs_dtype_size(*dtype);
 }
 
@@ -249,7 +244,6 @@ static double sum_block(const struct nvs_optimizer *optimizer, uint64_t block)
 	if (!next_segment(optimizer, &from, end, &segment) ||
 	    !has_gradients(&optimizer->groups[segment.group]))
 		return 0;
-	assert(segment.numel <= SUM_BLOCK);
 	gradients = gradients_at(optimizer, &segment, &dtype);
 	return gradients == (const char *)optimizer->zeros
 		       ? 0
@@ -262,7 +256,6 @@ static void sum_blocks(void *arg, unsigned thread)
 	uint64_t begun = clock_ns(), cpu_begun = thread_cpu_ns(), from;
 
 	(void)thread;
-	assert(task->n && task->n <= SUM_BLOCKS);
 	while ((from = __atomic_fetch_add(&task->taken, BLOCKS_TAKEN, __ATOMIC_RELAXED)) < task->n)
 		for (uint64_t i = from; i < from + BLOCKS_TAKEN && i < task->n; i++)
 			task->optimizer->sums[i] = sum_block(task->optimizer, task->first + i);
@@ -333,7 +326,6 @@ int gradients_sum(struct nvs_optimizer *optimizer, double *sum, double *groups,
 		if (rc)
 			return rc;
 	}
-	assert(!(*sum < 0));
 	return 0;
 }
 

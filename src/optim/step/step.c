@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One step of the optimizer: first the sums that need all gradients, then the pass that updates the
- * state. A failed step stays unfinished, with its factors, until a later call finishes it.
+ * state, by the configured rule or the caller's function. A failed step stays unfinished, with its
+ * factors, until a later call finishes it.
  */
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -13,9 +13,151 @@
 #include "base/error.h"
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"
-#include "config/config.h"
 #include "optim/internal.h"
-#include "optim/step/numbers.h"
+
+/* ---- Elements: the compute threads of the pass call this ---- */
+
+/* The factors of a step. */
+struct update {
+	struct scalars scalars;
+	double lr;
+};
+
+static bool wants_update(const struct nvs_optimizer *optimizer, size_t tile)
+{
+	uint64_t at = tile * optimizer->tile_numel, end = at + optimizer->tile_numel;
+	struct segment segment;
+
+	if (optimizer->tiles[tile].progress == TILE_UPDATED)
+		return false;
+	while (next_segment(optimizer, &at, end, &segment))
+		if (has_gradients(&optimizer->groups[segment.group]))
+			return true;
+	return false;
+}
+
+static uint16_t *lowered(const struct nvs_optimizer *optimizer, unsigned thread)
+{
+	return optimizer->lowered + (size_t)thread * SLICE;
+}
+
+/* Where a segment's new weights go in the group's type; NULL: to the master weights only. */
+static void *new_weights(const struct nvs_optimizer *optimizer, const struct segment *segment,
+			 unsigned thread)
+{
+	const struct group *group = &optimizer->groups[segment->group];
+
+	if (group->weights)
+		return group_weights(optimizer, segment);
+	return optimizer->weights_final && group->dtype != NVS_F32 ? lowered(optimizer, thread)
+								   : NULL;
+}
+
+/* The caller's function receives fp32 gradients; weights without an array are rounded
+ * afterwards. */
+static void update_by_caller(struct nvs_optimizer *optimizer, const struct update *update,
+			     const struct state_run *packed, const struct segment *segment,
+			     unsigned thread)
+{
+	const struct nvs_state_run state = state_open(optimizer, packed, segment, thread, true);
+	float *scratch = optimizer->scratch + (size_t)thread * SLICE;
+	uint64_t step = optimizer->step + 1;
+	enum nvs_dtype dtype;
+	const char *gradients = gradients_at(optimizer, segment, &dtype);
+	const struct nvs_update run = {
+		.size = sizeof(run),
+		.group = segment->group,
+		.offset = segment->offset,
+		.numel = segment->numel,
+		.step = step,
+		.lr = update->lr,
+		.gradients = scratch,
+		.master = state.master,
+		.exp_avg = state.exp_avg,
+		.exp_avg_sq = state.exp_avg_sq,
+		.momentum_buffer = state.momentum_buffer,
+		.sum = state.sum,
+	};
+
+	optimizer->kernel->convert(scratch, NVS_F32, gradients, dtype, update->scalars.grad_factor,
+				   segment->numel);
+	optimizer->update(optimizer->update_arg, &run);
+	state_close(optimizer, packed, segment, &state, step);
+	if (!group_weights(optimizer, segment) && new_weights(optimizer, segment, thread))
+		optimizer->kernel->convert(lowered(optimizer, thread),
+					   optimizer->groups[segment->group].dtype, state.master,
+					   NVS_F32, 1, segment->numel);
+}
+
+/* Weights that the caller has changed become master weights; the others leave these their further
+ * bits. */
+static void take_changed(const struct nvs_optimizer *optimizer, const struct segment *segment,
+			 float *master, unsigned thread)
+{
+	enum nvs_dtype dtype = optimizer->groups[segment->group].dtype;
+	const char *weights = group_weights(optimizer, segment);
+	char *rounded = (char *)lowered(optimizer, thread);
+	size_t size = nvs_dtype_size(dtype);
+
+	if (dtype == NVS_F32) {
+		memcpy(master, weights, segment->numel * size);
+		return;
+	}
+	assert(size == sizeof(*optimizer->lowered));
+	optimizer->kernel->convert(rounded, dtype, master, NVS_F32, 1, segment->numel);
+	if (!memcmp(rounded, weights, segment->numel * size))
+		return;
+	for (uint64_t i = 0; i < segment->numel; i++)
+		if (memcmp(rounded + i * size, weights + i * size, size) != 0)
+			optimizer->kernel->convert(master + i, NVS_F32, weights + i * size, dtype,
+						   1, 1);
+}
+
+static void update_segment(struct nvs_optimizer *optimizer, const struct update *update,
+			   size_t tile, const struct segment *segment, unsigned thread)
+{
+	const struct state_run packed = state_packed(optimizer, tile, segment);
+	enum nvs_dtype weights_dtype = optimizer->groups[segment->group].dtype, dtype;
+	void *weights = new_weights(optimizer, segment, thread);
+	const char *gradients = gradients_at(optimizer, segment, &dtype);
+
+	assert(thread < threads_count(optimizer->threads) && segment->numel <= SLICE);
+	/* A split master is made of the weights. */
+	if (optimizer->take_weights && group_weights(optimizer, segment) && !packed.split)
+		take_changed(optimizer, segment, packed.master, thread);
+	if (optimizer->update) {
+		update_by_caller(optimizer, update, &packed, segment, thread);
+	} else if (is_packed(&packed)) {
+		const struct noise noise = noise_at(optimizer, segment, optimizer->step + 1);
+
+		optimizer->kernel->adam_packed(&update->scalars, &packed, &noise, gradients, dtype,
+					       weights, weights_dtype, segment->numel);
+	} else {
+		optimizer->kernel->update[optimizer->rule->id](
+			&update->scalars, packed.master, packed.exp_avg, packed.exp_avg_sq,
+			gradients, dtype, weights, weights_dtype, segment->numel);
+	}
+	if (optimizer->weights_final)
+		optimizer->weights_final(optimizer->weights_final_arg, segment->group,
+					 segment->offset, segment->numel, weights_dtype,
+					 weights ? weights : packed.master);
+}
+
+static int update_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
+			uint64_t n, unsigned thread)
+{
+	uint64_t at = tile * optimizer->tile_numel + from, end = at + n;
+	struct segment segment;
+
+	assert(is_unfinished(optimizer) && n <= SLICE && from + n <= optimizer->tile_numel);
+	if (is_fresh(&optimizer->tiles[tile]))
+		init_slice(optimizer, tile, from, n);
+	while (next_segment(optimizer, &at, end, &segment)) {
+		if (has_gradients(&optimizer->groups[segment.group]))
+			update_segment(optimizer, arg, tile, &segment, thread);
+	}
+	return 0;
+}
 
 /* ---- Making room ---- */
 
@@ -81,7 +223,6 @@ static int skip_step(struct nvs_optimizer *optimizer, double sum, struct nvs_ste
 
 #define READ_AHEAD 96u
 
-/* Computes the norm and the factor for gradients. */
 static int begin_step(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
 		      struct nvs_step_result *result, struct nvs_error *error)
 {
@@ -118,7 +259,6 @@ static int begin_step(struct nvs_optimizer *optimizer, const struct nvs_step_opt
 				for (unsigned part = 0; part < optimizer->nparts; part++)
 					tensors[n++] = tile->parts[part];
 			}
-			assert(n <= READ_AHEAD);
 			/* A failure to read ahead does not matter: the tile is read when its turn
 			 * comes. */
 			batch_prefetch(optimizer->engine, tensors, n, NULL);
@@ -147,14 +287,6 @@ static int begin_step(struct nvs_optimizer *optimizer, const struct nvs_step_opt
 	return 0;
 }
 
-static bool has_any_gradients(const struct nvs_optimizer *optimizer)
-{
-	for (size_t i = 0; i < optimizer->ngroups; i++)
-		if (has_gradients(&optimizer->groups[i]))
-			return true;
-	return false;
-}
-
 /* A step without gradients. The loss scale follows the other ranks', whose loss it scales too. */
 static int pass_over(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
 		     struct nvs_step_result *result, struct nvs_error *error)
@@ -172,19 +304,6 @@ static int pass_over(struct nvs_optimizer *optimizer, const struct nvs_step_opti
 	return scaler_update(&optimizer->scaler, fp16, false);
 }
 
-static int check_owed(const struct nvs_optimizer *optimizer, struct nvs_error *error)
-{
-	for (size_t i = 0; i < optimizer->ngroups; i++)
-		if (optimizer->groups[i].gradients == NVS_GRADIENTS_OWED)
-			return error_about(
-				error, -EINVAL, optimizer->groups[i].name, 0, 0,
-				"step %" PRIu64
-				" was begun by an earlier run with gradients lent for group "
-				"%s: lend them again to finish it",
-				optimizer->step + 1, optimizer->groups[i].name);
-	return 0;
-}
-
 static int update_all(struct nvs_optimizer *optimizer, struct pass_figures *figures,
 		      struct nvs_error *error)
 {
@@ -198,18 +317,22 @@ static int update_all(struct nvs_optimizer *optimizer, struct pass_figures *figu
 									: optimizer->step_factor)};
 	struct nvs_error last = {.size = sizeof(last)};
 	uint64_t failures = engine_write_failures(optimizer->engine, &last);
-	int rc = check_owed(optimizer, error);
+	bool dirty;
+	int rc = 0;
 
 	assert(is_unfinished(optimizer) && optimizer->step < STEPS_MAX);
-	if (!rc) {
-		bool dirty;
-
-		/* Writes updated tiles again whose write failed. */
-		for (size_t i = 0; i < optimizer->nparts * optimizer->noffloaded && !rc; i++)
-			if (is_idle(optimizer, optimizer->offloaded[i], &dirty) && dirty)
-				rc = batch_swap_out(optimizer->engine, &optimizer->offloaded[i], 1,
-						    error);
-	}
+	for (size_t i = 0; i < optimizer->ngroups; i++)
+		if (optimizer->groups[i].gradients == NVS_GRADIENTS_OWED)
+			return error_about(
+				error, -EINVAL, optimizer->groups[i].name, 0, 0,
+				"step %" PRIu64
+				" was begun by an earlier run with gradients lent for group "
+				"%s: lend them again to finish it",
+				optimizer->step + 1, optimizer->groups[i].name);
+	/* Writes updated tiles again whose write failed. */
+	for (size_t i = 0; i < optimizer->nparts * optimizer->noffloaded && !rc; i++)
+		if (is_idle(optimizer, optimizer->offloaded[i], &dirty) && dirty)
+			rc = batch_swap_out(optimizer->engine, &optimizer->offloaded[i], 1, error);
 	if (rc)
 		return rc;
 	make_room(optimizer);
@@ -226,14 +349,17 @@ static int take_step(struct nvs_optimizer *optimizer, const struct nvs_step_opti
 	struct nvs_engine_stats from = {.size = sizeof(from)}, to = {.size = sizeof(to)};
 	struct pass_figures figures = {0};
 	uint64_t started = clock_ns();
+	bool any = false;
 	int rc = 0;
 
 	optimizer->sum_ns = optimizer->sum_cpu_ns = 0;
 	nvs_engine_get_stats(optimizer->engine, &from);
 	result->loss_scale = optimizer->scaler.scale;
+	for (size_t i = 0; i < optimizer->ngroups; i++)
+		any |= has_gradients(&optimizer->groups[i]);
 	if (!is_unfinished(optimizer))
-		rc = has_any_gradients(optimizer) ? begin_step(optimizer, options, result, error)
-						  : pass_over(optimizer, options, result, error);
+		rc = any ? begin_step(optimizer, options, result, error)
+			 : pass_over(optimizer, options, result, error);
 	if (!rc && is_unfinished(optimizer)) {
 		result->norm = optimizer->step_norm;
 		result->clip = optimizer->step_clip;
@@ -274,36 +400,22 @@ static int take_step(struct nvs_optimizer *optimizer, const struct nvs_step_opti
 	return rc;
 }
 
-/* Copies the caller's structures in; NULL options are the defaults. */
-static int take_options(const struct nvs_step_options *options, struct nvs_step_options *into,
-			struct nvs_gradient_sums *sums, struct nvs_error *error)
-{
-	int rc = 0;
-
-	*into = (struct nvs_step_options){.size = sizeof(*into), .lr = -1};
-	if (options)
-		rc = struct_in(into, sizeof(*into), options);
-	if (rc)
-		return struct_refused(error, rc, "nvs_step_options", "the options");
-	if (!into->sums)
-		return 0;
-	rc = struct_in(sums, sizeof(*sums), into->sums);
-	into->sums = sums;
-	return rc ? struct_refused(error, rc, "nvs_gradient_sums", "the sums") : 0;
-}
-
 int nvs_optimizer_step(struct nvs_optimizer *optimizer, const struct nvs_step_options *options,
 		       struct nvs_step_result *result, struct nvs_error *error)
 {
 	HOLD_CANCEL;
 	struct nvs_step_result full = {
 		.size = sizeof(full), .norm = -1, .clip = 1, .io = {.size = sizeof(full.io)}};
-	struct nvs_step_options given;
+	struct nvs_step_options given = {.size = sizeof(given), .lr = -1};
 	struct nvs_gradient_sums sums;
-	int rc = take_options(options, &given, &sums, error);
+	int rc = options ? struct_in(&given, sizeof(given), options) : 0;
 
 	if (rc)
-		return rc;
+		return struct_refused(error, rc, "nvs_step_options", "the options");
+	rc = given.sums ? struct_in(&sums, sizeof(sums), given.sums) : 0;
+	if (rc)
+		return struct_refused(error, rc, "nvs_gradient_sums", "the sums");
+	given.sums = given.sums ? &sums : NULL;
 	if (result && struct_out(result, &full, sizeof(full)))
 		return struct_refused(error, -EINVAL, "nvs_step_result", "the result");
 	rc = call_begin(optimizer, CALL_CHANGES, error);

@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "cli/jobs/jobfile.h"
+#include "cli/jobs/jobs.h"
 #include "support/inject.h"
 #include "support/support.h"
 #include "support/tests.h"

@@ -11,9 +11,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cli/jobs/watch.h"
+#include "cli/commands.h"
+#include "cli/jobs/jobs.h"
 #include "cli/modes/modes.h"
-#include "cli/stop.h"
 #include "config/config.h"
 #include "support/support.h"
 #include "support/tests.h"

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
-#include "cli/jobs/bench.h"
+#include "cli/jobs/jobs.h"
 #include "cli/tune/tune.h"
 #include "support/support.h"
 #include "support/tests.h"

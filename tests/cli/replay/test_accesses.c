@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "cli/replay/accesses.h"
+#include "cli/replay/replay.h"
 #include "support/support.h"
 #include "support/tests.h"
 

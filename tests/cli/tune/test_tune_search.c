@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/tune/search/statistics.h"
+#include "cli/tune/search/search.h"
 #include "cli/tune/tune_drives.h"
 #include "support/support.h"
 #include "support/tests.h"

@@ -564,3 +564,60 @@ TEST(a_small_pool_has_room_for_gradients_beside_held_tiles)
 		optim_close(&other);
 	}
 }
+
+/* Memory that is free, but in pieces too short for any part of a tile. */
+TEST(held_tiles_make_room_where_free_memory_is_in_pieces)
+{
+	static const struct group ten[] = {{"a", 10 * 3072, NVS_BF16}};
+	static struct nvs_tensor *fillers[1024];
+	static uint64_t pins[1024];
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
+	struct nvs_engine *engine;
+	float is[100], due[100];
+	size_t n = 0;
+
+	for (int beside = 0; beside < 2; beside++) {
+		struct optim *on = beside ? &optim : &other;
+
+		begin(on, ten, LENGTH(ten), NVS_STATE_BF16, 0);
+		on->config.sub_group_size = 18 * 3072;
+		on->config.optimizer_max_in_cpu = 4 * 3072;
+		DONE(on, optim_open(on));
+		optim_run(on, 1, 1);
+	}
+	engine = nvs_optimizer_engine(optim.optimizer);
+	nvs_engine_get_stats(engine, &stats);
+	assert_true(stats.pool.bytes / engine_unit(engine) <= LENGTH(fillers));
+	/* Fills what the held tiles leave with tensors of one unit, and takes every second one away. */
+	for (;; n++) {
+		char name[32];
+		const struct nvs_tensor_spec spec = {.size = sizeof(spec),
+						     .name = name,
+						     .dtype = NVS_U8,
+						     .numel = engine_unit(engine)};
+
+		snprintf(name, sizeof(name), "filler %zu", n);
+		assert_int_equal(batch_register(engine, &spec, 1, &fillers[n], NULL), 0);
+		if (batch_pin(engine, &fillers[n], 1, 0, &pins[n], NULL))
+			break;
+	}
+	for (size_t i = 0; i < n; i += 2)
+		assert_int_equal(batch_release(engine, &fillers[i], 1, pins[i], NVS_CLEAN, NULL),
+				 0);
+	nvs_engine_get_stats(engine, &stats);
+	assert_true(stats.pool.bytes - stats.pool.used > 6 * 3072);
+	assert_int_equal(stats.pool.largest_free, engine_unit(engine));
+	DOES(&optim, get, 0, NVS_EXP_AVG, 0, LENGTH(is), is);
+	DOES(&other, get, 0, NVS_EXP_AVG, 0, LENGTH(due), due);
+	assert_memory_equal(is, due, sizeof(is));
+	for (size_t i = 1; i < n; i += 2)
+		assert_int_equal(batch_release(engine, &fillers[i], 1, pins[i], NVS_CLEAN, NULL),
+				 0);
+	optim_run(&optim, 2, 2);
+	optim_run(&other, 2, 2);
+	assert_int_equal(other.result.io.hits, 4);
+	assert_int_equal(optim.result.io.hits, 3);
+	IS_LIKE(&optim, &other);
+	optim_close(&optim);
+	optim_close(&other);
+}

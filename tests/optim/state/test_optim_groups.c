@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The groups of a kept store: a program that does not know them opens it. */
 #include "optim/optim_fixture.h"
-#include "optim/state/groups.h"
+#include "optim/state/header.h"
 
 #include <errno.h>
 

@@ -9,7 +9,7 @@
 #include <math.h>
 
 #include "optim/optim_fixture.h"
-#include "optim/rule.h"
+#include "optim/optimizer.h"
 #include "support/tests.h"
 
 TWO_OPTIMIZERS

@@ -3,7 +3,7 @@
  * The loss scale after each step of patterns of overflow. The expected values were derived by hand
  * from DeepSpeed's rules.
  */
-#include "optim/step/scaler.h"
+#include "optim/step/numbers.h"
 
 #include <errno.h>
 #include <math.h>

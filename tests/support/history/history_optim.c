@@ -9,7 +9,7 @@
 #include "config/config.h"
 #include "optim/optim_fixture.h"
 #include "optim/optimizer.h"
-#include "optim/step/scaler.h"
+#include "optim/step/numbers.h"
 #include "support/history/history.h"
 #include "support/inject.h"
 #include "swap/swap_fixture.h"
@@ -20,7 +20,6 @@
 #include <sys/stat.h>
 
 #define GROUPS	     4
-#define PARTS	     3
 #define TRIES	     3 /* on a drive that fails, before it is repaired */
 #define TRIES_MENDED 3 /* after that, while I/Os that were in flight can still fail */
 
@@ -445,7 +444,7 @@ static void op_look(struct world *w)
 
 static void copy_contents(struct contents *to, const struct contents *from, uint64_t numel)
 {
-	for (int part = 0; part < PARTS; part++)
+	for (unsigned part = 0; part < PARTS; part++)
 		memcpy(to->part[part], from->part[part], numel * sizeof(float));
 	memcpy(to->sum, from->sum, numel * sizeof(float));
 	to->added = from->added;
@@ -623,7 +622,7 @@ static void check_all(struct world *w)
 
 	history_drive_mend(&w->drive);
 	for (size_t i = 0; i < w->n; i++)
-		for (int part = 0; part < PARTS; part++)
+		for (unsigned part = 0; part < PARTS; part++)
 			while (!check_part(w, i, (enum nvs_optimizer_part)part, 0, w->g[i].numel))
 				HOLDS(++tries < TRIES_MENDED);
 	while (!get_weights(w))
@@ -669,14 +668,14 @@ static float *floats(uint64_t numel)
 
 static void make_contents(struct contents *contents, uint64_t numel)
 {
-	for (int part = 0; part < PARTS; part++)
+	for (unsigned part = 0; part < PARTS; part++)
 		contents->part[part] = floats(numel);
 	contents->sum = floats(numel);
 }
 
 static void free_contents(struct contents *contents)
 {
-	for (int part = 0; part < PARTS; part++)
+	for (unsigned part = 0; part < PARTS; part++)
 		free(contents->part[part]);
 	free(contents->sum);
 }

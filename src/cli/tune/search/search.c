@@ -21,7 +21,6 @@
 
 #include "base/error.h"
 #include "base/numbers.h"
-#include "cli/tune/search/statistics.h"
 
 /* A round is a small part of the budget, within the limits of a sensible measurement. */
 #define ROUNDS_IN_BUDGET 600u
@@ -163,7 +162,6 @@ static double doubt_of(const struct search *search, const struct trial *trial)
 				   mean;
 }
 
-/* The low end of its interval. Rates differ by factors, so it is above zero. */
 static double low_of(const struct search *search, const struct trial *trial)
 {
 	return trial->rate.mean / (1 + doubt_of(search, trial));
@@ -217,7 +215,6 @@ static struct cost cost_so_far(const struct search *search)
 			     meter->written(meter->arg) - search->began.written};
 }
 
-/* The share of the budget spent, of time or writes, whichever is more. */
 static double share_spent(const struct search *search)
 {
 	struct cost spent = cost_so_far(search);
@@ -227,7 +224,6 @@ static double share_spent(const struct search *search)
 		    1);
 }
 
-/* The length of a round of a trial that is expected to have the rate. */
 static uint64_t round_length(const struct search *search, const struct trial *trial, double rate)
 {
 	const struct tune_point *point = &trial->known.point;
@@ -376,7 +372,6 @@ static void enter_neighbours(struct search *search, struct tune_point point)
 	}
 }
 
-/* Enters the point with each other value of one of the other settings. */
 static void enter_settings(struct search *search, const struct tune_point *centre)
 {
 	const struct tune_space *space = search->space;
@@ -544,7 +539,6 @@ static struct middle log_ratio(const struct search *search, const struct trial *
 	return middle_of(logs, search->passes);
 }
 
-/* The most preferred of those whose mean is within the tolerance of the best mean. */
 static struct trial *smallest_equal(const struct search *search)
 {
 	struct trial *smallest = search->fastest;
@@ -729,7 +723,6 @@ static int run_search(struct search *search)
 		point_text(search, &search->chosen->known.point, point));
 }
 
-/* The reason of the choice. */
 static void explain(const struct search *search, struct tune_outcome *outcome)
 {
 	const struct tune_trial *chosen = outcome->chosen;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cli/tune/search/statistics.h"
+#include "cli/tune/search/search.h"
 
 #include <assert.h>
 #include <math.h>

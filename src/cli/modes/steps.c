@@ -1,28 +1,106 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rw=step: optimizer steps over state on the drive. The elements of the model's floating-point tensors,
- * end to end, are cut into groups, with generated weights and gradients in memory beside the pool. The
- * gradients are generated once and lent to every step.
+ * Training steps. rw=step: optimizer steps over state on the drive. The elements of the model's
+ * floating-point tensors, end to end, are cut into groups, with generated weights and gradients in memory
+ * beside the pool. The gradients are generated once and lent to every step.
+ *
+ * rw=params: forward and backward passes over a model's layers. The parameters of a layer are swapped in
+ * for each visit and released clean. A device would compute during the visit; here it only takes time.
  */
-#include <assert.h>
 #include <errno.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/memory/huge_map.h"
 #include "base/memory/room.h"
 #include "base/numbers.h"
-#include "cli/modes/engine.h"
 #include "cli/modes/modes.h"
-#include "cli/modes/phases.h"
 #include "cli/settings.h"
 
 #define LEAST_EXPONENT (-10) /* elements span four powers of two below 2^-6, as weights do */
 #define SCALE_LOG2_MAX 20    /* keeps scaled gradients within the range of fp16 */
+
+static void count_step(struct step_figures *figures, const struct step_done *done)
+{
+	const struct nvs_step_io *io = &done->io;
+	uint64_t *sum = (void *)&figures->sum;
+
+	if (!figures->steps++ || io->wall_ns < figures->wall_min_ns)
+		figures->wall_min_ns = io->wall_ns;
+	figures->wall_max_ns = max_u64(figures->wall_max_ns, io->wall_ns);
+	figures->skipped += done->skipped;
+	figures->shorter_ns += min_u64(io->io_ns, io->compute_ns);
+	figures->updates_ns += done->updates_ns;
+	figures->tiles += done->tiles;
+	/* Words, and the size, which nothing reads of a sum. */
+	for (size_t i = 0; i < sizeof(*io) / sizeof(*sum); i++)
+		sum[i] += ((const uint64_t *)(const void *)io)[i];
+}
+
+static int run_steps(void *arg, bool measured, uint64_t loops, uint64_t runtime_ms)
+{
+	const struct load *steps = arg;
+	uint64_t started = clock_ns(), runtime_ns = runtime_ms * 1000000u, spent_ns = 0, moved = 0;
+	bool by_time = loops == UINT64_MAX;
+	int rc = 0;
+
+	progress_begin(measured ? "steps" : "ramp", by_time ? runtime_ns : loops);
+	for (uint64_t i = 0;
+	     i < loops && !rc && !stop_signal() && (!runtime_ns || spent_ns < runtime_ns); i++) {
+		struct step_done done = {0};
+
+		rc = steps->step(steps->arg, &done);
+		if (!rc && measured)
+			count_step(&steps->result->steps, &done);
+		moved += done.io.read_bytes + done.io.written_bytes;
+		spent_ns = clock_ns() - started;
+		progress_update(by_time ? spent_ns : i + 1, moved);
+	}
+	progress_end();
+	return rc || !steps->wait ? rc : steps->wait(steps->arg);
+}
+
+/*
+ * The first step, which creates the state or records the plan of the later ones, and then those of the
+ * phases, whose figures are summed. A step that a signal or an error cut short is not counted.
+ */
+static int steps_run(const struct load *steps)
+{
+	struct load own = *steps, load = *steps;
+	struct step_done first = {0};
+	int rc = steps->step(steps->arg, &first);
+
+	steps->result->steps.first = first.io;
+	if (!rc && steps->wait)
+		rc = steps->wait(steps->arg);
+	load.run = run_steps;
+	load.arg = &own;
+	if (!rc)
+		rc = load_run(&load);
+	steps->result->updates_us = steps->result->steps.updates_ns / 1000;
+	return rc == -EINTR && stop_signal() ? 0 : rc;
+}
+
+/* Stores the peak memory of the process, of which the benchmark itself uses `own_bytes`, and the memory of
+ * a store in host memory. */
+static void steps_note_memory(struct bench_result *result, enum nvs_device device,
+			      uint64_t own_bytes)
+{
+	const struct nvs_pool_stats *pool = &result->engine.pool;
+
+	result->steps.own_bytes = own_bytes;
+	result->steps.peak_bytes = peak_memory();
+	/* Explicit huge pages are not in the resident set. */
+	result->steps.pool_rss_bytes = pool->bytes - min_u64(pool->huge, pool->bytes);
+	if (device == NVS_DEVICE_CPU)
+		result->steps.store_bytes = result->engine.store_bytes;
+}
+
+/* ---- rw=step ---- */
 
 struct training {
 	enum nvs_dtype dtype; /* of weights and gradients: NVS_F32, NVS_BF16 or NVS_F16 */
@@ -105,7 +183,6 @@ static int train_step(void *arg, struct step_done *done)
 	return 0;
 }
 
-/* Groups are named "group 0" and so on. */
 static int open_optimizer(struct training *training, const struct nvs_config *config)
 {
 	struct nvs_group_spec *specs = calloc(training->ngroups, sizeof(*specs));
@@ -211,5 +288,99 @@ int bench_step(const struct bench_job *job, struct job_watch *watch, struct benc
 		munmap(training.weights, nbytes);
 	if (training.gradients)
 		munmap(training.gradients, nbytes);
+	return rc;
+}
+
+/* ---- rw=params ---- */
+
+struct pass {
+	const struct bench_job *job;
+	struct pattern pattern;
+	struct bench_engine opened;
+	struct layer *layers;
+	size_t nlayers;
+};
+
+static int wait_params(void *arg)
+{
+	struct pass *pass = arg;
+
+	return bench_engine_wait(&pass->opened);
+}
+
+static void compute(const struct pass *pass, const struct layer *layer)
+{
+	uint64_t from = clock_ns();
+	char name[32];
+
+	job_sleep_until(from + pass->job->options.compute_us * 1000u);
+	if (!pass->job->options.compute_us || !pass->job->trace)
+		return;
+	model_layer_name(pass->opened.model, layer, name, sizeof(name));
+	nvs_trace_span(pass->job->trace, name, from, clock_ns());
+}
+
+static int visit(struct pass *pass, const struct layer *layer)
+{
+	struct nvs_engine *engine = pass->opened.engine;
+	struct nvs_tensor **tensors = pass->opened.tensors + layer->first;
+	struct nvs_error *error = &pass->opened.result->error;
+	uint64_t pin;
+	int rc = nvs_tensor_swap_in(engine, tensors, layer->n, -1, &pin, error);
+
+	if (!rc)
+		rc = nvs_tensor_wait(engine, tensors, layer->n, pin, -1, error);
+	if (rc)
+		return rc;
+	if (pass->job->options.verify)
+		bench_engine_compare(&pass->opened, &pass->pattern, layer, 0);
+	compute(pass, layer);
+	return nvs_tensor_release(engine, tensors, layer->n, pin, NVS_CLEAN, error);
+}
+
+static int pass_step(void *arg, struct step_done *done)
+{
+	struct pass *pass = arg;
+	struct nvs_error *error = &pass->opened.result->error;
+	size_t n = pass->nlayers;
+	int rc = nvs_engine_step_begin(pass->opened.engine, error);
+
+	for (size_t i = 0; i < 2 * n && !rc; i++) {
+		rc = visit(pass, &pass->layers[i < n ? i : 2 * n - 1 - i]);
+		if (!rc && stop_signal())
+			rc = -EINTR;
+	}
+	done->io.size = sizeof(done->io);
+	return rc ? rc : nvs_engine_step_end(pass->opened.engine, &done->io, error);
+}
+
+int bench_params(const struct bench_job *job, struct job_watch *watch, struct bench_result *result)
+{
+	const struct model *model = &job->model;
+	struct pass pass = {.job = job,
+			    .pattern = {.model = model, .seed = job->options.seed},
+			    .layers = calloc(model->n, sizeof(struct layer))};
+	struct load mode = {.options = &job->options,
+			    .watch = watch,
+			    .result = result,
+			    .step = pass_step,
+			    .wait = wait_params,
+			    .arg = &pass};
+	int rc;
+
+	if (!pass.layers)
+		return -ENOMEM;
+	for (size_t at = 0; at < model->n; at += pass.layers[pass.nlayers++].n)
+		pass.layers[pass.nlayers] = model_layer(model, at);
+	result->steps.layers = pass.nlayers;
+	rc = bench_engine_open(&pass.opened, job, result);
+	mode.engine = pass.opened.engine;
+	if (!rc)
+		rc = bench_engine_fill(&pass.opened, &pass.pattern, 0, NULL);
+	if (!rc && !stop_signal())
+		rc = steps_run(&mode);
+	rc = bench_engine_close(&pass.opened, rc, result);
+	steps_note_memory(result, setting_device(job->config, NVS_OFFLOAD_PARAM), 0);
+	free(pass.layers);
 	return rc;
 }
