@@ -4,7 +4,6 @@
  * workers.
  */
 #include <assert.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,10 +11,8 @@
 #include "aio/internal.h"
 #include "aio/requests/requests.h"
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/threads/cancel.h"
 #include "base/threads/thread.h"
-#include "config/config.h"
 
 static int check_config(const struct aio_config *config, struct nvs_error *error)
 {

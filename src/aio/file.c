@@ -4,7 +4,6 @@
  * direct I/O and one for buffered I/O.
  */
 #include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/magic.h>
@@ -17,7 +16,6 @@
 
 #include "aio/internal.h"
 #include "aio/requests/requests.h"
-#include "base/error.h"
 #include "base/memory/huge_map.h"
 #include "base/threads/cancel.h"
 
@@ -75,8 +73,7 @@ static void set_alignment(struct nvs_file *file)
 	if (!file->direct)
 		file->offset_align = file->mem_align = 1;
 	file->write_unit = file->offset_align;
-	/* The page cache writes back whole pages, so direct writes must not share a page with it.
-	 */
+	/* The page cache writes back whole pages: direct writes must not share a page with it. */
 	if (file->direct && !file->padded && !file->units && file->write_unit < page_bytes())
 		file->write_unit = (uint32_t)page_bytes();
 	file_check(file);

@@ -10,7 +10,6 @@
  * A worker chooses slots at every submission, retries included, by what its own ring holds then.
  */
 #include <assert.h>
-#include <errno.h>
 
 #include "aio/internal.h"
 #include "base/memory/huge_map.h"

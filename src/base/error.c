@@ -5,11 +5,8 @@
  */
 #include "base/error.h"
 
-#include <assert.h>
-#include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 

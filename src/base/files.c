@@ -2,7 +2,6 @@
 #include "base/files.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/resource.h>

@@ -6,7 +6,6 @@
 #include "base/nearest.h"
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <string.h>
 
 #include "base/numbers.h"

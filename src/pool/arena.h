@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The pool's memory: mapping, huge pages, NUMA binding and locking.
- */
+/* The pool's memory: mapping, huge pages, NUMA binding and locking. */
 #ifndef POOL_ARENA_H
 #define POOL_ARENA_H
 

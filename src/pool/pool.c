@@ -10,10 +10,8 @@
 #include "pool/pool.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 
-#include "base/error.h"
 #include "base/memory/extents.h"
 #include "base/state_checks.h"
 #include "pool/arena.h"

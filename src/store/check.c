@@ -3,8 +3,6 @@
  * What must hold of a store, asserted wherever it changed. These functions read and never fail on
  * input: what comes from the drive is checked where it is decoded.
  */
-#include <assert.h>
-
 #include "store/internal.h"
 
 void store_check(const struct store *store)

@@ -14,14 +14,10 @@
  * written anew by the next commit; without any copy of the last one opening is -EUCLEAN, since the
  * caller may have built upon it, and nvswap.rollback asks for the one before.
  */
-#include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <time.h>
 
-#include "base/error.h"
-#include "base/numbers.h"
 #include "store/disk.h"
 #include "store/internal.h"
 

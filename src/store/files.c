@@ -4,8 +4,6 @@
  * The files are ranges of one nvs_file, one behind the other, each from a whole unit on, with a unit
  * between two, so no window covers bytes of two files.
  */
-#include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +11,6 @@
 #include <unistd.h>
 
 #include "aio/aio.h"
-#include "base/error.h"
 #include "base/numbers.h"
 #include "store/internal.h"
 

@@ -3,16 +3,11 @@
  * Opens and closes a store. All members are opened, locked and checked to be free or one store
  * before any of them is changed.
  */
-#include "store/store.h"
-
-#include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "aio/aio.h"
-#include "base/error.h"
 #include "base/numbers.h"
 #include "store/internal.h"
 

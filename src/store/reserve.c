@@ -4,12 +4,9 @@
  * drives. Reserving is all or nothing: after an error
  * extents and files are unchanged. The files grow without the lock, while extents may be released.
  */
-#include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "base/error.h"
 #include "base/numbers.h"
 #include "store/internal.h"
 

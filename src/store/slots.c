@@ -9,8 +9,6 @@
  */
 #include "store/slots.h"
 
-#include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,9 +18,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "base/error.h"
 #include "base/files.h"
-#include "base/numbers.h"
 #include "store/disk.h"
 
 static int no_memory(struct nvs_error *error)

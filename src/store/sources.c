@@ -7,8 +7,6 @@
  * writes to it; so bytes are those of one version if the stamp, taken after they were read, is the
  * same. The path must lead to the file too: a program would find another one there.
  */
-#include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 

@@ -10,12 +10,9 @@
  * two manifests while a commit runs: a write of it counts as in flight and begins when that ends.
  * A forgotten tensor keeps its extents until a commit has left it out.
  */
-#include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 

@@ -3,19 +3,15 @@
  * Opens and closes an engine: workers, store and pool of a configuration block, close to the drive
  * of the store, or of files of others.
  */
-#include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/memory/huge_map.h"
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"
-#include "config/config.h"
 #include "swap/calls/calls.h"
 
 static const char *name_of(enum nvs_block block)

@@ -3,15 +3,10 @@
  * The tensors of an engine of files, and rows of them: each is a tensor by itself, in the table like
  * any other, and more than one may have the same bytes of a file, since nothing is written.
  */
-#include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/error.h"
-#include "base/numbers.h"
-#include "base/shape.h"
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"
 #include "swap/calls/calls.h"

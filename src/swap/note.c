@@ -3,13 +3,10 @@
  * The note of the caller that a commit carries. Notes never change: calls and commits hold
  * references to them, which are counted under the lock, and copy them without it.
  */
-#include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 

@@ -3,14 +3,11 @@
  * Registering tensors, reserving their extents, renaming and forgetting them. Tensors of a kept store
  * exist from the start and become visible when they are registered.
  */
-#include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <search.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/shape.h"
 #include "base/struct_size.h"
 #include "base/text.h"

@@ -4,8 +4,6 @@
  * deferred task running. It does without each of these on older kernels (fixed files 5.1, sparse
  * buffers 5.19, single issuer 6.0, deferred task running 6.1).
  */
-#include <assert.h>
-#include <errno.h>
 #include <liburing.h>
 #include <sched.h>
 #include <stdio.h>

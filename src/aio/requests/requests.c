@@ -13,13 +13,11 @@
 #include "aio/requests/requests.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "aio/internal.h"
-#include "base/error.h"
 #include "base/state_checks.h"
 #include "base/threads/cancel.h"
 

@@ -4,13 +4,11 @@
  * thread is woken when a request completes that it marked, and for no other.
  */
 #include <assert.h>
-#include <errno.h>
 #include <sys/eventfd.h>
 
 #include "aio/internal.h"
 #include "aio/requests/requests.h"
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/threads/cancel.h"
 
 /* The error of a wait that ends: a drive hangs, or else the deadline has passed. */

@@ -6,7 +6,6 @@
 #include "aio/completions.h"
 
 #include <assert.h>
-#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>

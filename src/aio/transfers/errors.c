@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The errors of transfers that failed or are overdue: each names a path and an offset.
- */
-#include <errno.h>
+/* The errors of transfers that failed or are overdue: each names a path and an offset. */
 #include <inttypes.h>
 
 #include "aio/internal.h"
-#include "base/error.h"
 
 int transfer_error(const struct transfer *transfer, const char *subject, struct nvs_error *error)
 {

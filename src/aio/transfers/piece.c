@@ -11,15 +11,12 @@
  * its own error. Bounce buffers have 8 slots of 256 KiB a worker, 64 among all workers, so such
  * I/Os are no longer than that.
  */
-#include <assert.h>
-#include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "aio/internal.h"
-#include "base/error.h"
 #include "base/numbers.h"
 #include "base/state_checks.h"
 

@@ -4,13 +4,11 @@
  * lock, as a request or for a completion queue, to which it is appended without the lock.
  */
 #include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 
 #include "aio/internal.h"
 #include "aio/requests/requests.h"
 #include "base/clock.h"
-#include "base/error.h"
 
 /*
  * Write-backs stay restrained for this many queues of I/Os after the last awaited read, because

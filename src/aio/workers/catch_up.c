@@ -4,7 +4,6 @@
  * binding to a NUMA node. Only its own thread may change a ring of a single issuer.
  */
 #include <assert.h>
-#include <errno.h>
 #include <string.h>
 
 #include "aio/internal.h"

@@ -11,7 +11,6 @@
  * than 16 MiB, if the queue has 16 MiB or more.
  */
 #include <assert.h>
-#include <errno.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,8 +55,7 @@ static void submit_batch(struct worker *worker)
 		/* Groups by queue depth: 1, 2-3, 4-7, ..., 64 and more. */
 		group = 31 - (unsigned)__builtin_clz(worker->submitted);
 		tally->depth_ios[group < NVS_DEPTHS ? group : NVS_DEPTHS - 1] += (uint32_t)rc;
-		/* single_submit makes one submission call per I/O, otherwise there was one for all.
-		 */
+		/* single_submit makes one submission call per I/O, else there was one for all. */
 		if (worker->aio->config.single_submit)
 			tally->submit_sizes[size_group(1)] += (uint32_t)rc;
 		else

@@ -9,10 +9,8 @@
  */
 #include "base/memory/room.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
-
 void messages_init(struct messages *messages)
 {
 	STAILQ_INIT(&messages->list);

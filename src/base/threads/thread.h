@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Starting the library's threads, and the size of small stacks.
- */
+/* Starting the library's threads, and the size of small stacks. */
 #ifndef THREADS_THREAD_H
 #define THREADS_THREAD_H
 

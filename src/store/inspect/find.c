@@ -5,7 +5,6 @@
  * no links below the path.
  */
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -14,7 +13,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/error.h"
 #include "base/struct_size.h"
 #include "base/text.h"
 #include "base/threads/cancel.h"

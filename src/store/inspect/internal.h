@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * A store that is inspected: its members, read-only, and what they say.
- */
+/* A store that is inspected: its members, read-only, and what they say. */
 #ifndef STORE_INSPECT_INTERNAL_H
 #define STORE_INSPECT_INTERNAL_H
 

@@ -4,8 +4,6 @@
  * functions, so what is not nvswap's is refused here as anywhere. A process that changes a store
  * without an engine also locks it against readers, and sees that it is still below its path.
  */
-#include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,7 +14,6 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "base/error.h"
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"
 #include "store/inspect/internal.h"
@@ -47,9 +44,7 @@ void place_name(const struct nvs_store_place *place, char name[64])
 
 /* ---- Checks ---- */
 
-/*
- * Bytes of the drive may be anything; only what was decoded from them is asserted.
- */
+/* Bytes of the drive may be anything; only what was decoded from them is asserted. */
 void inspect_check(const struct nvs_store *store)
 {
 	const struct nvs_store_info *info = &store->info;

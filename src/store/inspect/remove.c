@@ -3,8 +3,6 @@
  * Removes a store: the manifests first and the data last, so that what a crash leaves is still
  * found and can be removed. Only nvswap's own names are unlinked, in directories that are open.
  */
-#include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,7 +11,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/error.h"
 #include "base/threads/cancel.h"
 #include "store/inspect/internal.h"
 #include "store/member/internal.h"

@@ -3,13 +3,10 @@
  * Writes damaged copies of labels and manifests anew from valid ones. A valid copy of the last
  * commit is never written over, so a crash at any point leaves what was readable.
  */
-#include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
 
-#include "base/error.h"
 #include "base/files.h"
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"

@@ -4,14 +4,12 @@
  * several tensors are in flight together, and are summed up in the order of the store; damage of
  * one does not keep others from being read.
  */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <xxhash.h>
 
 #include "aio/aio.h"
-#include "base/error.h"
 #include "base/memory/huge_map.h"
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"

@@ -5,7 +5,6 @@
  * changed, and stays as it is.
  */
 #include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <stdio.h>
@@ -15,10 +14,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/text.h"
 #include "store/member/internal.h"
-#include "topo/topo.h"
 
 /* A closing owner unlinks the names; start over each time that happens meanwhile. */
 #define TRIES 1000

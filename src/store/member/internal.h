@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What the files of this folder share: errors, and the parts of opening and removing a member.
- */
+/* What the files of this folder share: errors, and the parts of opening and removing a member. */
 #ifndef STORE_MEMBER_INTERNAL_H
 #define STORE_MEMBER_INTERNAL_H
 
@@ -32,8 +30,7 @@ typedef bool member_name_fn(const char *name);
 bool member_is_store_name(const char *name); /* rank<N> or rank<N>-optimizer */
 bool member_is_entry_name(const char *name); /* these, or the count of bytes written */
 bool member_is_file_name(const char *name);  /* data, or manifest.0 to manifest.3 */
-/* -EMEDIUMTYPE: the directory has entries, and all have other names; MEMBER_GONE: it was removed.
- */
+/* -EMEDIUMTYPE: the directory has entries, all with other names; MEMBER_GONE: it was removed. */
 int member_check_entries(int fd, const char *path, member_name_fn *ours, struct nvs_error *error);
 /* Whether the name in a directory is that of the open file: 0, -ENOENT, or why it is not known. */
 int member_leads_to(int from_fd, const char *name, int fd);

@@ -4,12 +4,10 @@
  * the kernel releases it when the process ends.
  */
 #include <assert.h>
-#include <errno.h>
 #include <sys/file.h>
 #include <time.h>
 
 #include "base/clock.h"
-#include "base/error.h"
 #include "store/member/member.h"
 
 /*

@@ -4,14 +4,12 @@
  * and the errors of opening one.
  */
 #include <assert.h>
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/error.h"
 #include "store/member/internal.h"
 
 void member_start(struct member *member, bool read_only)

@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Opens and removes a member of any kind. It never writes data.
- */
+/* Opens and removes a member of any kind. It never writes data. */
 #include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "base/error.h"
 #include "store/member/internal.h"
 
 static int open_started(struct member *members, unsigned index, const char *path, const char *name,

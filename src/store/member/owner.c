@@ -4,7 +4,6 @@
  * named; modes change only when everything is known to be nvswap's.
  */
 #include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pwd.h>
@@ -13,7 +12,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/error.h"
 #include "store/member/internal.h"
 
 int member_other_user(const char *path, uid_t uid, struct nvs_error *error)

@@ -4,7 +4,6 @@
  * drive is detected before training and not in the middle of it.
  */
 #include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <sys/stat.h>
@@ -12,7 +11,6 @@
 #include <unistd.h>
 
 #include "aio/aio.h"
-#include "base/error.h"
 #include "base/files.h"
 #include "base/memory/huge_map.h"
 #include "base/memory/room.h"

@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What the calls on tensors check before they change anything.
- */
-#include <assert.h>
-#include <errno.h>
+/* What the calls on tensors check before they change anything. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/struct_size.h"
 #include "base/text.h"
 #include "swap/calls/calls.h"

@@ -4,12 +4,9 @@
  * writing parts through it, so that they go to the drive with the rest of the tensor, and a kept
  * store stays copy-on-write and a checksum that of all bytes.
  */
-#include <assert.h>
-#include <errno.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 

@@ -11,11 +11,7 @@
  * It is *stuck* if it has nothing to launch and evicted nothing: only a change by other calls or a
  * landing lets the next attempt succeed.
  */
-#include <assert.h>
-#include <errno.h>
-
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/numbers.h"
 #include "base/threads/cancel.h"
 #include "swap/calls/calls.h"

@@ -1,11 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Ending pins, and swapping out what is not pinned.
- */
-#include <assert.h>
-#include <errno.h>
-
-#include "base/error.h"
+/* Ending pins, and swapping out what is not pinned. */
 #include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 

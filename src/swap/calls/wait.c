@@ -3,12 +3,9 @@
  * Waiting: for the transfers of tensors, and until nothing is in flight; and the place that a thread
  * keeps among the calls that wait for room.
  */
-#include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 
@@ -78,8 +75,7 @@ int wait_until(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 		rc = wait_for(engine, tensors + i, n - i, pin, deadline, &from_ns, error);
 	if (from_ns)
 		step_stalled(engine, from_ns);
-	/* The first failure of the transfers that have landed. A pin hears of its own read alone.
-	 */
+	/* The first failure of the transfers that have landed; of a pin, of its own read. */
 	for (size_t i = 0, count = !rc && (moving || failed) ? n : 0; i < count; i++) {
 		if (!rc && pin_failed(tensors[i], pin))
 			rc = pin_error(engine, tensors[i], error);

@@ -3,8 +3,6 @@
  * Starts what the engine moves on its own in a planned step: reads the next tensors ahead, writes
  * dirty ones behind, and keeps to the budgets. policy.c decides which. It never waits.
  */
-#include <assert.h>
-
 #include "swap/moves/moves.h"
 
 /* ---- Budgets ---- */

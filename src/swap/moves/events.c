@@ -5,12 +5,6 @@
  * waits helps with what takes microseconds, which saves it a thread switch, and with all but the
  * log while the log function blocks the thread.
  */
-#include <assert.h>
-#include <errno.h>
-
-#include "aio/completions.h"
-#include "base/clock.h"
-#include "base/error.h"
 #include "base/threads/slice.h"
 #include "base/threads/thread.h"
 #include "swap/moves/moves.h"

@@ -3,13 +3,8 @@
  * Landing: what becomes of the tensors of a run whose transfer has completed. A read or a write
  * that failed leaves the contents where they were.
  */
-#include <assert.h>
-#include <errno.h>
-
 #include "base/clock.h"
-#include "base/error.h"
 #include "swap/moves/moves.h"
-#include "trace/trace.h"
 
 static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor, enum origin origin)
 {

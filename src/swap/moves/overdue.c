@@ -3,10 +3,6 @@
  * Runs in flight for longer than io_timeout_ms: marks their tensors. The runs stay in flight and
  * land like others.
  */
-#include <assert.h>
-#include <errno.h>
-
-#include "base/error.h"
 #include "swap/moves/moves.h"
 
 int check_overdue(const struct nvs_engine *engine, const struct nvs_tensor *tensor,

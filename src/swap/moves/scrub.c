@@ -5,14 +5,10 @@
  * and compares their checksums. A tensor that is written meanwhile is left to the next round: its
  * write does not wait for the read, whose bytes then count for nothing.
  */
-#include <assert.h>
-#include <errno.h>
 #include <sys/mman.h>
 #include <xxhash.h>
 
-#include "aio/completions.h"
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/memory/huge_map.h"
 #include "base/numbers.h"
 #include "base/threads/slice.h"
@@ -119,8 +115,7 @@ static void scrub_tensor(struct nvs_engine *engine, const struct scrubbed *scrub
 		rc = -EBADMSG;
 	if (rc && scrub->tensor && !scrub->closing) {
 		assert(scrubbed->tensor->offset == scrubbed->offset);
-		/* The next read of the tensor compares its checksum, so no call gets these bytes.
-		 */
+		/* The tensor's next read compares its checksum, so no call gets these bytes. */
 		if (!engine->verify)
 			scrubbed->tensor->checksum_state = CHECKSUM_UNVERIFIED;
 		scrub->errors++;

@@ -4,14 +4,9 @@
  * needed when it lands; those of reads when it has completed. Short ones are computed at once by
  * whichever thread is there, long ones in slices, between which other runs can land.
  */
-#include <assert.h>
-#include <errno.h>
 #include <xxhash.h>
 
-#include "aio/completions.h"
-#include "base/error.h"
 #include "base/numbers.h"
-#include "base/state_checks.h"
 #include "swap/moves/moves.h"
 
 /* A call that starts writes, or that helps, computes checksums of so many bytes in all. */

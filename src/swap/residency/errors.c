@@ -4,13 +4,8 @@
  * queues messages for the log. The thread of events logs them: a log function may wait for a lock
  * of the caller's whose owner is in a call of this engine.
  */
-#include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 
-#include "aio/completions.h"
-#include "base/error.h"
-#include "base/threads/messages.h"
 #include "swap/residency/internal.h"
 
 static int failed(const struct nvs_engine *engine, const struct nvs_tensor *tensor,

@@ -224,8 +224,7 @@ struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_
 /* Asserts that its extents are whole units, and of a kept store two that do not overlap. */
 void extents_check(const struct nvs_engine *engine, const struct nvs_tensor *tensor);
 void table_remove(struct nvs_engine *engine, struct nvs_tensor *tensor);
-/* Gives the tensor another name, which the next commit has. -EEXIST, -ENOMEM: nothing has changed.
- */
+/* Gives the tensor another name, which the next commit has. -EEXIST, -ENOMEM: it keeps its own. */
 int table_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const char *text,
 		 struct nvs_error *error);
 void tensor_free(struct nvs_tensor *tensor);
@@ -233,8 +232,7 @@ void tensors_free(struct nvs_engine *engine);
 void extents_release(struct nvs_engine *engine, const struct nvs_tensor *tensor);
 /* Notes that the manifest names exactly the tensors of the snapshot, where it has them. */
 void tensors_committed(struct nvs_engine *engine);
-/* Frees forgotten tensors, linked by run_next, and the extents that the manifest no longer names.
- */
+/* Frees forgotten tensors, linked by run_next, and extents that the manifest no longer names. */
 void tensors_release_forgotten(struct nvs_engine *engine, struct nvs_tensor *forgotten);
 
 /* ---- errors.c: under the lock ---- */

@@ -9,14 +9,10 @@
  */
 #include "swap/residency/pins.h"
 
-#include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
-#include "base/state_checks.h"
 #include "swap/residency/internal.h"
 
 static uint64_t *all_pins(struct nvs_tensor *tensor)

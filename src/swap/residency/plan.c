@@ -10,11 +10,8 @@
  */
 #include "swap/residency/plan.h"
 
-#include <assert.h>
 #include <stdlib.h>
 
-#include "base/error.h"
-#include "base/state_checks.h"
 #include "swap/residency/internal.h"
 
 #define WORD_BITS 64

@@ -3,14 +3,10 @@
  * The engine's tensors: their memory, the table of all, the tree of their names, and their extents
  * in the store.
  */
-#include <assert.h>
-#include <errno.h>
 #include <search.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
-#include "base/state_checks.h"
 #include "swap/residency/internal.h"
 
 /* Tensors in a slab. */

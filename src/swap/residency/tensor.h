@@ -76,8 +76,7 @@ enum on_landing {
 	LANDING_EVICTS, /* counts for engine->room.landing */
 } __attribute__((packed));
 
-/* What keeps it in the pool; of a tensor that is not pinned, the list of engine->room that has it.
- */
+/* What keeps it in the pool; of an unpinned tensor, the list of engine->room that has it. */
 enum placement {
 	PLACED_NOWHERE, /* not in the pool, or in flight */
 	PLACED_PINNED,
@@ -208,8 +207,7 @@ struct nvs_tensor {
 	struct nvs_tensor *run_first, *run_next;
 	TAILQ_ENTRY(nvs_tensor) idle;
 	enum nvs_direction status_direction;
-	int unreported; /* error of a failed write from external memory that no call returned; or 0
-			 */
+	int unreported; /* of a failed write from external memory that no call returned; or 0 */
 
 	struct pins pins;
 	struct tensor_rest *rest;

@@ -9,7 +9,6 @@
  * step, in longer ones and for a new plan; without it the next step has no plan, and no call
  * fails. Forgetting a tensor of the plan drops the plan.
  */
-#include "base/error.h"
 #include "base/numbers.h"
 #include "swap/room/room.h"
 
@@ -43,9 +42,7 @@ static size_t after(const struct plan *plan, size_t at)
 	return at + 1 < plan->n ? at + 1 : 0;
 }
 
-/*
- * One access out of order does not move the cursor; a second one in the order of the first does.
- */
+/* One access out of order does not move the cursor; a second one in the order of the first does. */
 static void follow(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	struct plan *plan = &engine->plan;

@@ -3,10 +3,8 @@
  * Room in the pool: leases for tensors, the lists of unpinned ones, and their eviction. policy.c
  * decides which of them goes.
  */
-#include <assert.h>
-
-#include "base/clock.h"
 #include "swap/room/room.h"
+#include "base/clock.h"
 
 /* ---- Leases ---- */
 

@@ -62,8 +62,7 @@ void plan_access(struct nvs_engine *engine, struct nvs_tensor *tensor, bool cont
 void plan_mend(struct nvs_engine *engine);
 /* Drops the plan. */
 void plan_drop(struct nvs_engine *engine);
-/* Whether the plan has the tensor, which is about to be removed. A recording that has it is lost.
- */
+/* Whether the plan has the tensor, which is to be removed. A recording that has it is lost. */
 bool plan_has(struct plan *plan, const struct nvs_tensor *tensor);
 
 /* ---- shortage.c: which tensors are pinned while a call waits for room; under the lock ---- */

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/error.h"
 #include "swap/room/room.h"
 
 #define LARGEST_NAMED 3
