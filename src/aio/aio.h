@@ -53,8 +53,6 @@ void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns);
  * period does not count: the process did not run, so it could not see what completed.
  */
 void aio_watch(struct nvs_aio *aio, uint64_t now_ns);
-/* For tests: waits until all messages of the aio are told. */
-void aio_await_told(struct nvs_aio *aio);
 /* Describes an overdue transfer: -ETIMEDOUT, with path and offset. Without the lock. */
 int aio_describe_overdue(struct nvs_aio *aio, const struct transfer *transfer, const char *subject,
 			 struct nvs_error *error);

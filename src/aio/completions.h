@@ -40,8 +40,6 @@ int completions_wait(struct completions *queue, enum completions_waiter who, uin
 		     uint64_t deadline);
 /* Ends the waiter's current wait or, without one, its next. Any thread. */
 void completions_wake(struct completions *queue, enum completions_waiter who);
-/* Whether a wait of this waiter for one transfer would return at once. Any thread. */
-bool completions_pending(struct completions *queue, enum completions_waiter who);
 
 /* ---- For the aio's threads ---- */
 

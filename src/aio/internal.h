@@ -5,7 +5,7 @@
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	engines: io_uring libaio posix engines
- *	aio: log place
+ *	aio: place
  *	transfers: errors piece lists completions
  *	requests: requests
  *	transfers: transfer
@@ -23,7 +23,7 @@
 #include "aio/aio.h"
 #include "aio/engines/engine.h"
 #include "base/statistics/latency.h"
-#include "base/threads/messages.h"
+#include "base/threads/log.h"
 #include "config/config.h"
 
 /* Retries of an I/O that returns EINTR, EAGAIN or no progress. */
@@ -167,18 +167,6 @@ struct region {
 	int status;		   /* error of a worker that failed to register it */
 };
 
-/* Messages, and the thread that tells them; see log.c. */
-struct log {
-	struct nvs_log to; /* the caller's */
-	pthread_t thread;
-	bool started;
-	pthread_mutex_t lock; /* of the following; taken last */
-	pthread_cond_t changed;
-	struct messages messages;
-	bool telling; /* the thread is in the caller's log function, perhaps for long */
-	bool closing;
-};
-
 struct nvs_aio {
 	struct aio_config config;
 	struct log log;
@@ -294,16 +282,6 @@ uint64_t bounce_bytes(const struct bounce *bounce);
 /* ---- watch.c ---- */
 int watch_start(struct nvs_aio *aio);
 void watch_stop(struct nvs_aio *aio);
-
-/* ---- log.c ---- */
-void log_init(struct log *log, const struct nvs_log *to);
-void log_destroy(struct log *log);
-int log_start(struct log *log);
-/* Returns when all messages are told. */
-void log_stop(struct log *log);
-/* Queues a message, with or without the lock, on any thread. */
-void aio_say(struct nvs_aio *aio, enum nvs_log_level level, const char *format, ...)
-	__attribute__((format(printf, 3, 4)));
 
 /* ---- The steps of a worker's round, on its thread ---- */
 static inline uint32_t pieces_in_flight(const struct worker *worker)

@@ -93,9 +93,9 @@ static void say_for_store(void *arg, enum nvs_log_level level, const char *text)
 	struct nvs_engine *engine = arg;
 
 	if (engine->opened)
-		say_later(engine, level, "%s", text);
+		log_later(&engine->log, level, "%s", text);
 	else
-		log_say(&engine->log, level, "%s", text);
+		log_say(&engine->log.to, level, "%s", text);
 }
 
 /* An engine with its settings, which has opened nothing yet. NULL: out of memory. */
@@ -112,7 +112,7 @@ static struct nvs_engine *engine_new(const struct opening *opening)
 	if (!engine)
 		return NULL;
 	engine->moves.failure.size = sizeof(engine->moves.failure);
-	engine->log = config->log;
+	log_init(&engine->log, &config->log);
 	if (config->log.fn)
 		engine->store_log = (struct nvs_log){say_for_store, engine};
 	engine->trace = config->trace;
@@ -195,7 +195,7 @@ static int open_pool(struct nvs_engine *engine, const struct nvs_config *config,
 		.nbytes = nvs_config_pool_bytes(config, block),
 		.pin = offload->pin_memory,
 		.topo = engine->topo,
-		.log = &engine->log,
+		.log = &engine->log.to,
 	};
 	char all[32], part[32];
 	size_t done;
@@ -216,7 +216,7 @@ static int open_pool(struct nvs_engine *engine, const struct nvs_config *config,
 	rc = aio_register_most(engine->aio, pool_data(engine->pool), pool_bytes(engine->pool),
 			       &done);
 	if (rc)
-		log_say(&engine->log, NVS_LOG_INFO,
+		log_say(&engine->log.to, NVS_LOG_INFO,
 			"of the pool's %s, only %s could be registered with the rings: %s "
 			"(registered memory counts against the memlock limit once per worker)",
 			size_text(pool_bytes(engine->pool), all), size_text(done, part),
@@ -230,8 +230,10 @@ static void engine_free(struct nvs_engine *engine)
 {
 	assert(!runs_in_flight(&engine->moves) && !engine->commit.writing && !engine->room.waiting);
 	assert(TAILQ_EMPTY(&engine->turns.line) && !engine->turns.ncopied);
-	/* The last log lines are said while their handler may still ask for the tensors. */
+	/* The last messages are told while the log function may still ask for the tensors. */
 	events_stop(engine);
+	log_stop(&engine->log);
+	engine->opened = false;
 	scrub_close(engine);
 	tensors_free(engine);
 	note_close(engine);
@@ -253,6 +255,7 @@ static void engine_free(struct nvs_engine *engine)
 	events_close(engine);
 	pool_close(engine->pool);
 	topo_close(engine->topo);
+	log_destroy(&engine->log);
 	pthread_mutex_destroy(&engine->lock);
 	pthread_mutex_destroy(&engine->commit.lock);
 	pthread_mutex_destroy(&engine->naming);
@@ -287,8 +290,8 @@ static int open_engine(struct nvs_engine **out, const struct opening *opening,
 	} else if (!rc) {
 		rc = opening->ops
 			     ? aio_open_with(&engine->aio, &engine->aio_config, opening->ops,
-					     opening->ops_arg, &engine->log, error)
-			     : aio_open(&engine->aio, &engine->aio_config, &engine->log, error);
+					     opening->ops_arg, &engine->log.to, error)
+			     : aio_open(&engine->aio, &engine->aio_config, &engine->log.to, error);
 		if (!rc)
 			aio_trace(engine->aio, engine->trace);
 	}

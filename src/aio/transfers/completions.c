@@ -188,13 +188,3 @@ void completions_wake(struct completions *queue, enum completions_waiter who)
 	waiter->woken = true;
 	unlock_and_signal(queue, waiter, waiter->waiting);
 }
-
-bool completions_pending(struct completions *queue, enum completions_waiter who)
-{
-	bool pending;
-
-	pthread_mutex_lock(&queue->lock);
-	pending = wait_ends(queue, &queue->waiters[who]);
-	pthread_mutex_unlock(&queue->lock);
-	return pending;
-}

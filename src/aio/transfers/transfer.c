@@ -182,10 +182,10 @@ void list_publish(struct nvs_aio *aio, struct transfer_list *completed)
 		transfer->state.overdue = false;
 		if (overdue && !transfer->state.queue) {
 			place = file_place(transfer->file, transfer->state.hangs_at);
-			aio_say(aio, NVS_LOG_WARNING,
-				"%s %s at offset %" PRIu64 " completed late: %s",
-				transfer->direction == NVS_WRITE ? "writing" : "reading",
-				place.member->path, place.offset, nvs_strerror(transfer->status));
+			log_later(&aio->log, NVS_LOG_WARNING,
+				  "%s %s at offset %" PRIu64 " completed late: %s",
+				  transfer->direction == NVS_WRITE ? "writing" : "reading",
+				  place.member->path, place.offset, nvs_strerror(transfer->status));
 		}
 		if (transfer->state.queue)
 			list_add_completed(completed, transfer);

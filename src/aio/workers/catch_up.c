@@ -80,9 +80,9 @@ void worker_catch_up(struct worker *worker)
 		worker->bound_node = node;
 		rc = topo_bind_thread(topo, node);
 		if (rc)
-			aio_say(aio, NVS_LOG_INFO,
-				"worker %u can't be bound to the cores of NUMA node %d: %s",
-				worker->index, node, nvs_strerror(rc));
+			log_later(&aio->log, NVS_LOG_INFO,
+				  "worker %u can't be bound to the cores of NUMA node %d: %s",
+				  worker->index, node, nvs_strerror(rc));
 	}
 	pthread_mutex_lock(&aio->lock);
 	worker->epoch = epoch;

@@ -188,10 +188,10 @@ static void reap_completions(struct worker *worker, unsigned min, struct nvs_tra
 		/* The kernel may still write to the memory of these I/Os, so they stay in
 		 * flight. */
 		if (worker->reap_status != n)
-			aio_say(worker->aio, NVS_LOG_ERROR,
-				"%s: can't retrieve completions from the kernel: %s; retrying "
-				"every %d ms",
-				worker->aio->ops->name, nvs_strerror(n), REAP_AGAIN_MS);
+			log_later(&worker->aio->log, NVS_LOG_ERROR,
+				  "%s: can't retrieve completions from the kernel: %s; retrying "
+				  "every %d ms",
+				  worker->aio->ops->name, nvs_strerror(n), REAP_AGAIN_MS);
 		worker->reap_status = n;
 		nanosleep(&(struct timespec){.tv_nsec = REAP_AGAIN_MS * 1000000L}, NULL);
 		return;

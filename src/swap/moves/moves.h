@@ -98,9 +98,11 @@ void runs_trace(const struct nvs_engine *engine, const struct transfer *list);
 struct transfer *runs_land(struct nvs_engine *engine, struct transfer *list);
 
 /* ---- events.c ---- */
-/* Starts the thread; the aio is open. -ENOMEM, -EAGAIN */
+/* Starts the thread, and that of the log; the aio is open. -ENOMEM, -EAGAIN */
 int events_open(struct nvs_engine *engine, struct nvs_error *error);
-/* Ends it when it has said all messages, if it was started. Nothing is in flight. */
+int events_start(struct nvs_engine *engine);
+/* Ends the thread when it has done what there is to do, if it was started; for tests, it may start
+ * again. */
 void events_stop(struct nvs_engine *engine);
 /* After events_stop(); every transfer that names the queue has been taken. */
 void events_close(struct nvs_engine *engine);
@@ -122,10 +124,6 @@ void events_hurry(struct nvs_engine *engine);
  * made room. */
 void events_wake(struct nvs_engine *engine);
 void events_changed(struct nvs_engine *engine);
-
-/* ---- Without the lock ---- */
-/* For tests: waits until every completed run has landed and every message was said. */
-void events_await_idle(struct nvs_engine *engine);
 
 /* ---- scrub.c, without the lock ---- */
 void scrub_init(struct scrub *scrub, bool wanted);

@@ -120,7 +120,7 @@ static void scrub_tensor(struct nvs_engine *engine, const struct scrubbed *scrub
 			scrubbed->tensor->checksum_state = CHECKSUM_UNVERIFIED;
 		scrub->errors++;
 		read_error(engine, scrubbed->tensor, rc, error_offset, &error);
-		say_later(engine, NVS_LOG_ERROR, "scrub: %s", error.text);
+		log_later(&engine->log, NVS_LOG_ERROR, "scrub: %s", error.text);
 	}
 	scrub->tensor = NULL;
 }

@@ -57,7 +57,7 @@ static void sums_check(const struct sums *sums)
 	const struct nvs_tensor *first = sums->run ? sums->run->user : NULL;
 
 	assert((sums->completed == NULL) == (sums->end == &sums->completed) && !*sums->end);
-	assert(sums->run || (!sums->computing && !sums->tensor && !sums->at));
+	assert(sums->run || (!sums->tensor && !sums->at));
 	assert(!sums->run || !sums->has_completed || sums->run->state.phase == TRANSFER_COMPLETED);
 	if (!first || sums->run->direction == NVS_READ)
 		return;
@@ -116,7 +116,7 @@ void sums_close(struct nvs_engine *engine)
 	struct sums *sums = &engine->events.sums;
 
 	assert(!sums->completed && TAILQ_EMPTY(&sums->writing));
-	assert(!sums->run && !sums->computing);
+	assert(!sums->run);
 	XXH3_freeState(sums->state);
 	sums->state = NULL;
 }
@@ -222,7 +222,6 @@ bool sums_work(struct nvs_engine *engine, struct transfer **landed)
 	struct events *events = &engine->events;
 	struct sums *sums = &events->sums;
 	struct nvs_tensor *first = NULL;
-	bool any;
 
 	*landed = NULL;
 	pthread_mutex_lock(&events->lock);
@@ -247,25 +246,21 @@ bool sums_work(struct nvs_engine *engine, struct transfer **landed)
 		if (sums->run->direction == NVS_WRITE && first->rest->sum != SUM_DONE)
 			first->rest->sum = SUM_BEGUN;
 	}
-	/* Another thread may compute a slice of it. */
-	any = sums->run && !sums->computing;
-	sums->computing |= any;
 	sums_check(sums);
 	pthread_mutex_unlock(&events->lock);
-	if (!any)
+	if (!sums->run)
 		return false;
 	sum_slice(engine, sums);
-	pthread_mutex_lock(&events->lock);
-	sums->computing = false;
 	if (!sums->tensor) {
+		pthread_mutex_lock(&events->lock);
 		first = sums->run->user;
 		/* From now on another thread may land a run in flight. */
 		if (sums->run->direction == NVS_WRITE)
 			first->rest->sum = SUM_DONE;
 		*landed = sums->has_completed ? sums->run : NULL;
 		sums->run = NULL;
+		sums_check(sums);
+		pthread_mutex_unlock(&events->lock);
 	}
-	sums_check(sums);
-	pthread_mutex_unlock(&events->lock);
 	return true;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The swap engine's structures. One lock guards all of them but those of struct events. It is not
- * held while waiting for the drive, while checksums are computed or while the log is written.
+ * held while waiting for the drive or while checksums are computed.
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	residency: pins tensor table errors plan places invariants
@@ -20,6 +20,7 @@
 
 #include "aio/aio.h"
 #include "base/state_checks.h"
+#include "base/threads/log.h"
 #include "config/config.h"
 #include "nvswap.h"
 #include "pool/pool.h"
@@ -142,8 +143,10 @@ static inline void scrub_forgets(struct scrub *scrub, const struct nvs_tensor *t
 
 struct nvs_engine {
 	/* Constant once the engine is open, but for `abandoned` and `owned`: */
-	struct nvs_log log;
-	struct nvs_log store_log; /* of the store: says messages later */
+	/* Its thread tells messages: a log function may wait for a lock of the caller's whose owner is
+	 * in a call of this engine. */
+	struct log log;
+	struct nvs_log store_log; /* of the store: queues messages */
 	bool opened;
 	struct aio_config aio_config;
 	bool verify, keep;

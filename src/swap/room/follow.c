@@ -81,7 +81,7 @@ void plan_access(struct nvs_engine *engine, struct nvs_tensor *tensor, bool cont
 	if (!plan->lost && !plan_make_room(&plan->recording, &plan->recording_max, at + 1)) {
 		plan->lost = true;
 		plan->same = false;
-		say_later(engine, NVS_LOG_WARNING,
+		log_later(&engine->log, NVS_LOG_WARNING,
 			  "out of memory while recording the order of a step: the next one has no "
 			  "plan");
 	}
@@ -178,7 +178,7 @@ void plan_mend(struct nvs_engine *engine)
 	if (plan->lost || !plan->nrecorded)
 		return;
 	if (!plan_allocate(plan, plan->nrecorded)) {
-		say_later(engine, NVS_LOG_WARNING,
+		log_later(&engine->log, NVS_LOG_WARNING,
 			  "out of memory for a plan of %zu accesses: the next step has none",
 			  plan->nrecorded);
 		return;
