@@ -13,6 +13,7 @@
 #include "aio/aio.h"
 #include "base/numbers.h"
 #include "store/internal.h"
+#include "store/member/internal.h"
 
 /* The least unit of direct I/O: the block of most drives and file systems, also of those that can
  * move 512 bytes. */
@@ -72,8 +73,7 @@ static int open_members(struct store *store, const struct weights *weights,
 
 		/* One that can't makes all of them buffered. */
 		if (!store->direct && members[i].direct_fd >= 0) {
-			close(members[i].direct_fd);
-			members[i].direct_fd = -1;
+			member_close_fd(&members[i].direct_fd);
 			members[i].dio.direct = false;
 		}
 		members[i].first = sources->source[i].first = first;
@@ -110,41 +110,31 @@ static int copy_names(struct store *store, const struct weights *weights, struct
 int store_open_files(struct store **out, struct nvs_aio *aio, const struct weights *weights,
 		     struct nvs_error *error)
 {
-	struct store *store = calloc(1, sizeof(*store));
+	struct store *store = store_new();
 	struct file_member *members = calloc(weights->nfiles, sizeof(*members));
-	int rc;
+	size_t n = members ? weights->nfiles : 0;
+	int rc = store && members ? 0 : no_memory(error);
 
 	assert(weights->nfiles);
-	if (!store || !members) {
-		free(store);
-		free(members);
-		return no_memory(error);
-	}
-	store->read_only = store->direct = true;
-	store->unit = UNIT_READ;
-	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
-		store->slots.slot[i].fd = -1;
-	pthread_mutex_init(&store->lock, NULL);
-	pthread_cond_init(&store->idle, NULL);
-	for (size_t i = 0; i < weights->nfiles; i++)
+	for (size_t i = 0; i < n; i++)
 		members[i].fd = members[i].direct_fd = -1;
-	rc = copy_names(store, weights, error);
+	if (!rc) {
+		store->read_only = store->direct = true;
+		store->unit = UNIT_READ;
+		rc = copy_names(store, weights, error);
+	}
 	if (!rc)
 		rc = open_members(store, weights, members, error);
 	if (!rc)
-		rc = file_create(aio, members, (unsigned)weights->nfiles, 0, false, true,
-				 &store->file, error);
-	for (size_t i = 0; i < weights->nfiles && rc; i++) {
-		if (members[i].fd >= 0)
-			close(members[i].fd);
-		if (members[i].direct_fd >= 0)
-			close(members[i].direct_fd);
+		rc = file_create(aio, members, (unsigned)n, 0, false, true, &store->file, error);
+	for (size_t i = 0; i < n && rc; i++) {
+		member_close_fd(&members[i].fd);
+		member_close_fd(&members[i].direct_fd);
 	}
 	free(members);
-	if (rc) {
+	if (rc)
 		store_close(store);
-		return rc;
-	}
-	*out = store;
-	return 0;
+	else
+		*out = store;
+	return rc;
 }

@@ -113,10 +113,22 @@ static int create_store(struct store *store, struct nvs_aio *aio,
 	return rc || !store->keep ? rc : store_begin_keeping(store, error);
 }
 
+struct store *store_new(void)
+{
+	struct store *store = calloc(1, sizeof(*store));
+
+	if (!store)
+		return NULL;
+	pthread_mutex_init(&store->lock, NULL);
+	pthread_mutex_init(&store->reserving, NULL);
+	pthread_mutex_init(&store->committing, NULL);
+	return store;
+}
+
 int store_open(struct store **out, struct nvs_aio *aio, const struct store_options *options,
 	       struct nvs_error *error)
 {
-	struct store *store = calloc(1, sizeof(*store));
+	struct store *store = store_new();
 	bool found = false;
 	int rc;
 
@@ -128,11 +140,6 @@ int store_open(struct store **out, struct nvs_aio *aio, const struct store_optio
 	store->keep = (options->keep || options->read_only) && options->npaths;
 	store->direct = true;
 	store->unit = UNIT_MIN;
-	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
-		store->slots.slot[i].fd = -1;
-	pthread_mutex_init(&store->lock, NULL);
-	pthread_cond_init(&store->idle, NULL);
-
 	rc = open_members(store, options, error);
 	if (!rc)
 		rc = store_identify(store, options, &found, error);
@@ -170,8 +177,6 @@ void store_close(struct store *store)
 {
 	if (!store)
 		return;
-	assert(store->reserving == RESERVE_IDLE);
-	assert(store->committing == COMMIT_IDLE);
 	assert(!store->extents || store->file);
 	if (store->extents)
 		store_check(store);
@@ -190,6 +195,7 @@ void store_close(struct store *store)
 	sources_free(store->sources);
 	manifest_free(&store->found);
 	pthread_mutex_destroy(&store->lock);
-	pthread_cond_destroy(&store->idle);
+	pthread_mutex_destroy(&store->reserving);
+	pthread_mutex_destroy(&store->committing);
 	free(store);
 }

@@ -295,17 +295,14 @@ int store_reserve(struct store *store, const uint64_t *nbytes, size_t n, uint64_
 
 	if (store->read_only)
 		return n ? store_read_only(store, error) : 0;
+	pthread_mutex_lock(&store->reserving);
 	pthread_mutex_lock(&store->lock);
-	while (store->reserving != RESERVE_IDLE)
-		pthread_cond_wait(&store->idle, &store->lock);
-	store->reserving = RESERVE_BUSY;
 	rc = reserve_extents(store, nbytes, n, offsets, error);
 	for (size_t i = 0; i < n && !rc; i++)
 		store_extent_check(store, offsets[i], nbytes[i]);
 	store_space_check(store);
-	store->reserving = RESERVE_IDLE;
-	pthread_cond_broadcast(&store->idle);
 	pthread_mutex_unlock(&store->lock);
+	pthread_mutex_unlock(&store->reserving);
 	return rc;
 }
 
