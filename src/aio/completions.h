@@ -34,7 +34,7 @@ enum completions_waiter { COMPLETIONS_THREAD, COMPLETIONS_CALLER, COMPLETIONS_WA
 
 /*
  * Waits until there are `least` transfers to take, at least 1, or one in flight is overdue, or
- * completions_wake() was called for this waiter. Returns 0 or deadline_error().
+ * completions_wake() was called for this waiter. Returns as cond_wait_until().
  */
 int completions_wait(struct completions *queue, enum completions_waiter who, uint64_t least,
 		     uint64_t deadline);

@@ -9,7 +9,7 @@
 
 #include "aio/aio.h"
 #include "base/threads/cancel.h"
-#include "pool/arena.h"
+#include "pool/pool.h"
 
 struct memory {
 	LIST_ENTRY(memory) link;

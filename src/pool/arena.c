@@ -3,7 +3,7 @@
  * Maps the pool's memory on explicit huge pages if enough are free, else on transparent ones, binds
  * it to a node before it is touched, and locks and populates it. Leases are in pool.c.
  */
-#include "pool/arena.h"
+#include "pool/pool.h"
 
 #include <assert.h>
 #include <linux/mman.h>

@@ -14,7 +14,6 @@
 
 #include "base/memory/extents.h"
 #include "base/state_checks.h"
-#include "pool/arena.h"
 
 struct pool {
 	struct arena arena;
