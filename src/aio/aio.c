@@ -207,6 +207,8 @@ int aio_open_with(struct nvs_aio **out, const struct aio_config *config,
 	if (!aio)
 		return error_set(error, -ENOMEM, "out of memory while opening the I/O workers");
 	aio->options.arg = ops_arg;
+	if (!ops && config->ioengine != NVS_IOENGINE_AUTO)
+		ops = ioengine_ops(config->ioengine);
 	rc = ops ? start_workers(aio, ops, why, sizeof(why)) : start_any(aio, error);
 	if (rc && ops)
 		rc = error_about(error, rc == -ENOMEM || rc == -EAGAIN ? rc : -ENOTSUP, "ioengine",
@@ -238,11 +240,7 @@ int aio_open_with(struct nvs_aio **out, const struct aio_config *config,
 int aio_open(struct nvs_aio **aio, const struct aio_config *config, const struct nvs_log *log,
 	     struct nvs_error *error)
 {
-	bool any;
-
-	any = config->ioengine <= NVS_IOENGINE_AUTO || config->ioengine >= NVS_IOENGINE_COUNT;
-	return aio_open_with(aio, config, any ? NULL : ioengine_ops(config->ioengine), NULL, log,
-			     error);
+	return aio_open_with(aio, config, NULL, NULL, log, error);
 }
 
 int nvs_aio_open(struct nvs_aio **aio, const struct nvs_config *config, struct nvs_error *error)

@@ -62,7 +62,7 @@ static void set_alignment(struct nvs_file *file)
 	file->direct = true;
 	file->offset_align = file->mem_align = 1;
 	for (unsigned i = 0; i < file->nmembers; i++) {
-		const struct open_member *member = &file->members[i];
+		const struct file_member *member = &file->members[i];
 
 		file->direct &= member->direct_fd >= 0;
 		if (member->dio.offset_align > file->offset_align)
@@ -94,12 +94,8 @@ int file_create(struct nvs_aio *aio, const struct file_member *members, unsigned
 				  .writable = writable,
 				  .padded = padded};
 	for (unsigned i = 0; i < n; i++) {
-		file->members[i] = (struct open_member){.path = strdup(members[i].path),
-							.fd = members[i].fd,
-							.direct_fd = members[i].direct_fd,
-							.base = members[i].base,
-							.first = members[i].first,
-							.dio = members[i].dio};
+		file->members[i] = members[i];
+		file->members[i].path = strdup(members[i].path);
 		if (!file->members[i].path)
 			goto no_memory;
 	}

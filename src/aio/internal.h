@@ -38,15 +38,6 @@
 #define BOUNCE_SLOTS_MAX  8u  /* per worker */
 #define BOUNCE_SLOTS_ALL  64u /* of all workers, each of which has at least one */
 
-/* A member of an open file, with its registered descriptors. */
-struct open_member {
-	char *path;
-	int fd, direct_fd;
-	int slot, direct_slot; /* registered-file slots; -1: the table was full */
-	uint64_t base, first;
-	struct dio_caps dio;
-};
-
 struct nvs_file {
 	struct nvs_aio *aio; /* NULL: it is closed */
 	LIST_ENTRY(nvs_file) open;
@@ -61,12 +52,12 @@ struct nvs_file {
 	uint32_t offset_align, mem_align;
 	/* Writes of partial units go through the page cache. */
 	uint32_t write_unit;
-	struct open_member members[];
+	struct file_member members[];
 };
 
 /* Where a byte of the file lies: its member, and `nbytes` contiguous bytes from `offset`. */
 struct place {
-	const struct open_member *member;
+	const struct file_member *member;
 	uint64_t offset, nbytes;
 };
 

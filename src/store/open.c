@@ -32,27 +32,9 @@ static int open_members(struct store *store, const struct store_options *options
 	}
 	for (unsigned i = 0; i < options->npaths && !rc; i++) {
 		store->nmembers = i + 1;
-		rc = member_open(store->members, i, options->paths[i], name, store->read_only,
-				 error);
+		rc = member_open(store->members, i, options->paths[i], name,
+				 store->read_only ? MEMBER_READS : MEMBER_WRITES, error);
 	}
-	return rc;
-}
-
-static int open_members_file(struct store *store, struct nvs_aio *aio, struct nvs_error *error)
-{
-	struct file_member members[NVS_PATHS_MAX];
-	int rc;
-
-	for (unsigned i = 0; i < store->nmembers; i++)
-		members[i] = (struct file_member){.path = store->members[i].path,
-						  .fd = store->members[i].fd,
-						  .direct_fd = store->members[i].direct_fd,
-						  .base = store->members[i].base,
-						  .dio = store->members[i].dio};
-	rc = file_create(aio, members, store->nmembers, store->stripe, !store->read_only, true,
-			 &store->file, error);
-	for (unsigned i = 0; i < store->nmembers && !rc; i++)
-		store->members[i].lent = true;
 	return rc;
 }
 
@@ -80,7 +62,8 @@ static int reopen_store(struct store *store, struct nvs_aio *aio,
 	store->stripe = label->stripe;
 	rc = store_read_manifest(store, options->rollback, error);
 	if (!rc)
-		rc = open_members_file(store, aio, error);
+		rc = members_open_file(store->members, store->nmembers, store->stripe, aio,
+				       &store->file, error);
 	if (!rc)
 		rc = store_open_space(store, error);
 	if (rc || store->read_only)
@@ -107,7 +90,8 @@ static int create_store(struct store *store, struct nvs_aio *aio,
 	if (!rc)
 		rc = store_begin(store, options, error);
 	if (!rc)
-		rc = open_members_file(store, aio, error);
+		rc = members_open_file(store->members, store->nmembers, store->stripe, aio,
+				       &store->file, error);
 	if (!rc)
 		rc = store_open_space(store, error);
 	return rc || !store->keep ? rc : store_begin_keeping(store, error);

@@ -37,9 +37,9 @@ int slots_open(struct slots *slots, const struct member *member, struct nvs_erro
 	slots->complete = false;
 	for (unsigned i = 0; !rc && i < MANIFEST_SLOT_COUNT; i++) {
 		struct slot *slot = &slots->slot[i];
-		char name[32];
+		char name[MANIFEST_NAME];
 
-		snprintf(name, sizeof(name), "manifest.%u", i);
+		manifest_name(i, name);
 		slot->owned = member->kind == MEMBER_FILE;
 		if (!slot->owned) {
 			slot->fd = member->fd;
@@ -53,7 +53,7 @@ int slots_open(struct slots *slots, const struct member *member, struct nvs_erro
 		}
 		if (!slot->path)
 			return no_memory(error);
-		rc = slot->owned ? member_open_file(member, name, &slot->fd, error) : 0;
+		rc = slot->owned ? member_open_manifest(member, i, false, &slot->fd, error) : 0;
 		rc = rc == -ENOENT ? 0 : rc;
 	}
 	if (!rc)
@@ -72,7 +72,7 @@ int slots_complete(struct slots *slots, const struct member *member, bool fresh,
 
 		if (!slot->owned)
 			continue;
-		rc = member_make_file(member, strrchr(slot->path, '/') + 1, &slot->fd, error);
+		rc = member_open_manifest(member, i, true, &slot->fd, error);
 		if (!rc && fresh && ftruncate(slot->fd, 0))
 			rc = error_set(error, -errno, "cannot empty %s: %s", slot->path,
 				       nvs_strerror(-errno));

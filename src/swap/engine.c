@@ -288,10 +288,8 @@ static int open_engine(struct nvs_engine **out, const struct opening *opening,
 		engine->shares_aio = !rc;
 		engine->aio = rc ? NULL : aio;
 	} else if (!rc) {
-		rc = opening->ops
-			     ? aio_open_with(&engine->aio, &engine->aio_config, opening->ops,
-					     opening->ops_arg, &engine->log.to, error)
-			     : aio_open(&engine->aio, &engine->aio_config, &engine->log.to, error);
+		rc = aio_open_with(&engine->aio, &engine->aio_config, opening->ops,
+				   opening->ops_arg, &engine->log.to, error);
 		if (!rc)
 			aio_trace(engine->aio, engine->trace);
 	}

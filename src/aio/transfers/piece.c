@@ -88,7 +88,7 @@ static int slot_of(const struct worker *worker, const char *data, uint64_t *nbyt
 
 static void use_buffered(struct piece *piece, const struct place *place, uint64_t nbytes)
 {
-	const struct open_member *member = place->member;
+	const struct file_member *member = place->member;
 
 	assert(nbytes && nbytes <= place->nbytes && nbytes <= UINT32_MAX);
 	piece->io.fd = member->fd;

@@ -148,7 +148,7 @@ void aio_queue_list(struct nvs_aio *aio, struct completions *queue, struct trans
 	for (unsigned i = 0; i < aio->nworkers && blocks; i++)
 		if (aio->workers[i].waits_for_room) {
 			aio->workers[i].waits_for_room = false;
-			aio->ops->wake(aio->workers[i].queue);
+			aio->ops->wake(aio->workers[i].queue, false);
 			blocks -= blocks < aio->config.queue_depth ? blocks
 								   : aio->config.queue_depth;
 		}

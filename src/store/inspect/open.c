@@ -145,10 +145,8 @@ static int open_members(struct nvs_store *store, const struct nvs_store_place *p
 
 		place_name(place, name);
 		result->why = (struct nvs_error){.size = sizeof(result->why)};
-		result->rc = lock ? member_open(store->members, i, place->paths[i], name, true,
-						&result->why)
-				  : member_open_beside(store->members, i, place->paths[i], name,
-						       &result->why);
+		result->rc = member_open(store->members, i, place->paths[i], name,
+					 lock ? MEMBER_READS : MEMBER_READS_BESIDE, &result->why);
 		store->npaths = i + 1;
 		if (!result->rc && !i && store->members[i].blank &&
 		    store->members[i].kind == MEMBER_RAW)

@@ -29,13 +29,13 @@ static int remove_files(const struct member *member, struct nvs_error *error)
 	int rc = 0;
 
 	bool there[MANIFEST_SLOT_COUNT], empty[MANIFEST_SLOT_COUNT];
-	char names[MANIFEST_SLOT_COUNT][32];
+	char names[MANIFEST_SLOT_COUNT][MANIFEST_NAME];
 	struct stat st;
 
 	/* Empty ones first: where the data is missing, an engine may make a new store, with
 	 * manifests of the same names, as soon as the last one that is not empty is gone. */
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
-		snprintf(names[i], sizeof(names[i]), "manifest.%u", i);
+		manifest_name(i, names[i]);
 		there[i] = !fstatat(member->directory_fd, names[i], &st, AT_SYMLINK_NOFOLLOW);
 		empty[i] = there[i] && !st.st_size;
 	}

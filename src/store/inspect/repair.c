@@ -56,9 +56,9 @@ static int write_labels(struct member *member, struct nvs_error *error)
 static int open_slot(const struct nvs_store *store, unsigned i, int *fd, struct nvs_error *error)
 {
 	const struct member *first = &store->members[0];
-	char name[32];
+	char name[MANIFEST_NAME];
 
-	snprintf(name, sizeof(name), "manifest.%u", i);
+	manifest_name(i, name);
 	if (first->kind == MEMBER_RAW)
 		*fd = open(first->path, O_RDWR | O_CLOEXEC | O_NOCTTY);
 	else

@@ -45,7 +45,6 @@ static bool can_be_verified(const struct nvs_store *store)
 
 static int open_for_reads(struct nvs_store *store, struct nvs_aio *aio, struct nvs_error *error)
 {
-	struct file_member members[NVS_PATHS_MAX];
 	const struct nvs_log silent = {.fn = NULL};
 	int rc = 0;
 
@@ -55,17 +54,10 @@ static int open_for_reads(struct nvs_store *store, struct nvs_aio *aio, struct n
 		member_open_check(member);
 		if (member->direct_fd < 0)
 			rc = member_probe(member, store->info.unit, &silent, error);
-		members[i] = (struct file_member){.path = member->path,
-						  .fd = member->fd,
-						  .direct_fd = member->direct_fd,
-						  .base = member->base,
-						  .dio = member->dio};
 	}
 	if (!rc)
-		rc = file_create(aio, members, store->npaths, store->info.stripe_size, false, true,
-				 &store->file, error);
-	for (unsigned i = 0; i < store->npaths && !rc; i++)
-		store->members[i].lent = true;
+		rc = members_open_file(store->members, store->npaths, store->info.stripe_size, aio,
+				       &store->file, error);
 	store->aio = rc ? NULL : aio;
 	return rc;
 }

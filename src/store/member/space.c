@@ -83,6 +83,25 @@ int member_probe(struct member *member, uint32_t unit, const struct nvs_log *log
 	return 0;
 }
 
+int members_open_file(struct member *members, unsigned n, uint64_t stripe, struct nvs_aio *aio,
+		      struct nvs_file **file, struct nvs_error *error)
+{
+	struct file_member parts[NVS_PATHS_MAX];
+	int rc;
+
+	assert(n && n <= NVS_PATHS_MAX);
+	for (unsigned i = 0; i < n; i++)
+		parts[i] = (struct file_member){.path = members[i].path,
+						.fd = members[i].fd,
+						.direct_fd = members[i].direct_fd,
+						.base = members[i].base,
+						.dio = members[i].dio};
+	rc = file_create(aio, parts, n, stripe, !members[0].read_only, true, file, error);
+	for (unsigned i = 0; i < n && !rc; i++)
+		members[i].lent = true;
+	return rc;
+}
+
 /* ---- Space ---- */
 
 /* The free bytes of the file system, for this process or for unprivileged users; UINT64_MAX if
