@@ -4,11 +4,6 @@
  * (catch_up.c), claims I/Os (claim.c), submits and reaps them, and accounts their completions; up
  * to queue_depth of them are in flight. It takes the aio's lock once per round, whatever the number
  * of I/Os. It runs no code of the owners of transfers: it appends completed ones to their queues.
- *
- * How many completions a round waits for: one with nothing more to submit, so that no transfer is
- * delayed by another's I/O, and always one with io_timeout_ms. With a full queue and more to
- * submit, an eighth of the queue; a quarter for blocks of 256 KiB or more; up to half, but no more
- * than 16 MiB, if the queue has 16 MiB or more.
  */
 #include <assert.h>
 #include <sched.h>
@@ -125,7 +120,7 @@ static void submit_claimed(struct worker *worker)
 #define LARGE_QUEUE_BYTES (16u << 20)
 
 /*
- * Usually one. If the queue is full and more work is waiting, an eighth of the queue, or a quarter
+ * Usually one, so that no transfer is delayed by another's I/O. If the queue is full and more work is waiting, an eighth of the queue, or a quarter
  * if I/Os are large; or up to half, but no more than 16 MiB, if the queue has 16 MiB or more. That
  * saves most rounds and still keeps the drive busy. With io_timeout_ms always one, so that a hanging
  * I/O does not delay those that completed.

@@ -4,7 +4,6 @@
  * for what is nvswap's. It opens no store's files, but for the label of a raw device, and follows
  * no links below the path.
  */
-#include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -46,17 +45,12 @@ static bool place_of(const char *name, struct nvs_store_place *place)
 static int find_in(int fd, const char *path, unsigned index, struct nvs_store_place *place,
 		   struct nvs_error *error)
 {
-	int listed = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	DIR *directory = listed >= 0 ? fdopendir(listed) : NULL;
+	DIR *directory = member_list(fd, ".");
 	uint64_t least = 0;
 	int rc = 0;
 
-	if (!directory) {
-		rc = -errno;
-		if (listed >= 0)
-			close(listed);
-		return member_cannot(error, "list", path, rc);
-	}
+	if (!directory)
+		return member_cannot(error, "list", path, -errno);
 	for (unsigned i = 0; i <= index && !rc; i++) {
 		struct dirent *entry;
 

@@ -3,6 +3,8 @@
 #ifndef STORE_MEMBER_INTERNAL_H
 #define STORE_MEMBER_INTERNAL_H
 
+#include <dirent.h>
+
 #include "store/member/member.h"
 
 struct stat;
@@ -26,6 +28,8 @@ void member_close_fd(int *fd);
 int member_named_twice(const struct member *members, unsigned index, struct nvs_error *error);
 
 /* ---- names.c ---- */
+/* opendir(3) of a directory in an open one, whose position stays. */
+DIR *member_list(int from_fd, const char *name);
 typedef bool member_name_fn(const char *name);
 bool member_is_store_name(const char *name); /* rank<N> or rank<N>-optimizer */
 bool member_is_entry_name(const char *name); /* these, or the count of bytes written */
@@ -35,7 +39,6 @@ int member_check_entries(int fd, const char *path, member_name_fn *ours, struct 
 /* Whether the name in a directory is that of the open file: 0, -ENOENT, or why it is not known. */
 int member_leads_to(int from_fd, const char *name, int fd);
 
-/* ---- names.c ---- */
 /* Whether a directory has nothing but the names that a file system keeps for removed, open files. */
 bool member_counts_as_empty(int from_fd, const char *name);
 

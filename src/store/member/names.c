@@ -4,7 +4,6 @@
  * what is open, and making them durable.
  */
 #include <ctype.h>
-#include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -16,7 +15,6 @@
 #include "base/text.h"
 #include "store/member/internal.h"
 
-/* rank<N> or rank<N>-optimizer */
 bool member_is_store_name(const char *name)
 {
 	if (strncmp(name, "rank", 4) != 0 || !isdigit((unsigned char)name[4]))
@@ -41,6 +39,18 @@ bool member_is_file_name(const char *name)
 	return false;
 }
 
+DIR *member_list(int from_fd, const char *name)
+{
+	int fd = openat(from_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	DIR *directory = fd >= 0 ? fdopendir(fd) : NULL;
+	int code = errno;
+
+	if (fd >= 0 && !directory)
+		close(fd);
+	errno = code;
+	return directory;
+}
+
 static bool counts_not(const char *name)
 {
 	return !strcmp(name, ".") || !strcmp(name, "..") || is_name_of_removed(name);
@@ -49,17 +59,13 @@ static bool counts_not(const char *name)
 /* A checkout of nvswap has the directory's name, too, but none of its entries. */
 int member_check_entries(int fd, const char *path, member_name_fn *ours, struct nvs_error *error)
 {
-	int listed = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc;
-	DIR *directory = listed >= 0 ? fdopendir(listed) : NULL;
+	DIR *directory = member_list(fd, ".");
+	int rc;
 	char other[NAME_MAX + 1], why[NAME_MAX + 64];
 	bool any;
 
-	if (!directory) {
-		rc = -errno;
-		if (listed >= 0)
-			close(listed);
-		return rc == -ENOENT ? MEMBER_GONE : member_cannot(error, "list", path, rc);
-	}
+	if (!directory)
+		return errno == ENOENT ? MEMBER_GONE : member_cannot(error, "list", path, -errno);
 
 	struct dirent *entry;
 
@@ -87,8 +93,7 @@ int member_check_entries(int fd, const char *path, member_name_fn *ours, struct 
 
 bool member_counts_as_empty(int from_fd, const char *name)
 {
-	int listed = openat(from_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	DIR *directory = listed >= 0 ? fdopendir(listed) : NULL;
+	DIR *directory = member_list(from_fd, name);
 	const struct dirent *entry;
 	bool empty = directory;
 
@@ -96,8 +101,6 @@ bool member_counts_as_empty(int from_fd, const char *name)
 		empty = counts_not(entry->d_name);
 	if (directory)
 		closedir(directory);
-	else if (listed >= 0)
-		close(listed);
 	return empty;
 }
 

@@ -39,7 +39,6 @@ int member_check_owner(int fd, const char *path, struct nvs_error *error)
 	return st.st_uid == geteuid() ? 0 : member_other_user(path, st.st_uid, error);
 }
 
-/* After openat(2) of `name` was refused: another user's directory or file, if it is that. */
 int member_not_permitted(int from_fd, const char *name, const char *path, struct nvs_error *error)
 {
 	struct stat st;

@@ -140,18 +140,10 @@ void wait_for_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 /* Waits until no write, or nothing at all, is in flight: 0, or -ETIMEDOUT if one is overdue. */
 int drain(struct nvs_engine *engine, bool writes_alone, struct nvs_error *error);
 
-/* ---- note.c ---- */
-struct note;
+/* ---- commit.c ---- */
 /* Takes the note of the last commit over from the store; and frees it. */
 int note_open(struct nvs_engine *engine, struct nvs_error *error);
 void note_close(struct nvs_engine *engine);
-/* Under the lock: add a reference, and drop one; `note` of the latter may be NULL. */
-struct note *note_hold(struct note *note);
-void note_release(struct note *note);
-/* Under the lock: a commit with that note has succeeded. */
-void note_committed(struct nvs_engine *engine, struct note *note);
-/* Valid as long as the caller's reference. */
-struct store_note note_contents(const struct note *note);
 
 /* ---- register.c ---- */
 int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error);

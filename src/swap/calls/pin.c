@@ -475,7 +475,7 @@ static int pin_all(struct nvs_engine *engine, const struct request *request, uin
 		*pin = engine->last_pin;
 		trace_calls(engine, request->contents ? TRACE_SWAP_IN : TRACE_LEASE,
 			    request->tensors, request->n);
-		list = join(attempt.list, keep_to_max_live(engine));
+		list = join(attempt.list, keep_to_budget(engine, false));
 		list = join(list, move_ahead(engine));
 	}
 	engine_unlock(engine);

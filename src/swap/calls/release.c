@@ -19,7 +19,7 @@ static void end_pin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64
 /* Transfers to launch after tensors were unpinned. */
 static struct transfer *after_release(struct nvs_engine *engine)
 {
-	struct transfer *list = join(keep_to_max_in_cpu(engine), keep_to_max_live(engine));
+	struct transfer *list = join(keep_to_budget(engine, true), keep_to_budget(engine, false));
 
 	list = join(list, move_ahead(engine));
 	events_changed(engine);

@@ -51,9 +51,8 @@ void room_promote(struct nvs_engine *engine, uint64_t need);
 /* ---- ahead.c: under the lock ---- */
 /* Transfers that the plan calls for now, to be launched. */
 struct transfer *move_ahead(struct nvs_engine *engine);
-/* Evict what exceeds the budget; the latter needs a plan. */
-struct transfer *keep_to_max_in_cpu(struct nvs_engine *engine);
-struct transfer *keep_to_max_live(struct nvs_engine *engine);
+/* Evicts what exceeds max_in_cpu, of tensors that count for it; or else max_live, with a plan. */
+struct transfer *keep_to_budget(struct nvs_engine *engine, bool counted);
 
 /* ---- sums.c, without the lock ---- */
 /* Whether tensors have checksums. */

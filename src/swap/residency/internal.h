@@ -8,7 +8,7 @@
  *	room: policy queue room shortage follow
  *	moves: sums runs promote ahead overdue landing events scrub
  *	calls: checks info step turns wait release pin prefetch external
- *	engine: files register note commit engine
+ *	engine: files register commit engine
  */
 #ifndef RESIDENCY_INTERNAL_H
 #define RESIDENCY_INTERNAL_H
@@ -86,7 +86,7 @@ static inline uint64_t runs_in_flight(const struct move_state *moves)
 }
 
 /*
- * Commits, by commit.c and note.c; one at a time. `writing` is true without the engine's lock while
+ * Commits, one at a time. `writing` is true without the engine's lock while
  * a manifest is made durable: writes to extents that it or the one before names are held. If it
  * fails and the drive may name its snapshot, the commit is `unsettled` until a later one has
  * settled it, and such writes are refused.

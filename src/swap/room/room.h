@@ -56,6 +56,8 @@ bool lease_all(struct nvs_engine *engine, size_t n);
 void evict_until_enough(struct nvs_engine *engine, struct eviction *eviction);
 
 /* ---- follow.c: under the lock ---- */
+/* A step begins, which is recorded. */
+void plan_begin(struct plan *plan);
 /* Records an access to the tensor and moves the cursor. */
 void plan_access(struct nvs_engine *engine, struct nvs_tensor *tensor, bool contents);
 /* Makes the recorded order of this step the plan of the next. */
