@@ -25,9 +25,7 @@
 #include "nvswap.h"
 #include "pool/pool.h"
 #include "store/store.h"
-#include "swap/residency/events.h"
 #include "swap/residency/plan.h"
-#include "swap/residency/queue.h"
 #include "swap/residency/tensor.h"
 #include "topo/topo.h"
 #include "trace/trace.h"
@@ -100,6 +98,33 @@ struct commit_state {
 	struct nvs_tensor *forgotten;
 };
 
+/* ---- Calls that wait for room in the pool, by the rule at the head of room/queue.c ---- */
+
+/* A call that pins tensors; its place in the queue from queue_join() to queue_leave(). */
+struct ticket {
+	TAILQ_ENTRY(ticket) link;
+	bool queued;
+	bool away;	 /* the call has ended, and its thread keeps the place for the next one */
+	uint64_t passed; /* bytes that passed it since the last refill */
+	uint64_t log_ns; /* when the log names the pinned tensors, once; 0: not decided */
+};
+
+/* The ticket of a thread that keeps its place from call to call. */
+struct kept_place {
+	LIST_ENTRY(kept_place) link;
+	pthread_t thread;
+	struct ticket ticket;
+};
+
+struct queue {
+	TAILQ_HEAD(ticket_list, ticket) tickets;
+	LIST_HEAD(place_list, kept_place) places;
+	bool first_stuck;	 /* it has tried since the last change, and waits for another */
+	uint64_t refills;	 /* how often as many bytes again were let pass the first */
+	uint64_t patience_ns;	 /* how long nothing must change before the first refill */
+	uint64_t quiet_until_ns; /* when the next refill is due, unless something changes */
+};
+
 /* Calls that wait for others on their tensors, by calls/turns.c. */
 struct turns {
 	TAILQ_HEAD(line, turn) line;
@@ -108,6 +133,37 @@ struct turns {
 	/* Copies of this kind, and of later ones in the enumeration, wait for a commit; COPIED_NOT:
 	 * none do. */
 	enum copying held;
+};
+
+/* ---- What the thread of events works on: completed runs and checksums, by moves/ ---- */
+
+/* Checksums to be computed. */
+struct sums {
+	struct tensor_list writing;	   /* first tensors of runs being written */
+	struct transfer *completed, **end; /* runs that land after their checksum */
+	/* A long checksum in progress, which only the thread of events continues. */
+	struct transfer *run;	   /* or NULL */
+	bool has_completed;	   /* the run */
+	struct nvs_tensor *tensor; /* the present one of the run */
+	uint64_t at;		   /* bytes of the tensor that are done */
+	struct XXH3_state_s *state;
+};
+
+struct events {
+	struct completions *completions;
+	pthread_t thread;
+	bool started;
+
+	/* Under the engine's lock: */
+	bool helped;	    /* a waiting caller takes completions */
+	pthread_t helper;   /* that caller */
+	bool patient;	    /* it sleeps until several runs have completed */
+	unsigned followers; /* other waiting callers, on engine->changed */
+
+	pthread_mutex_t lock; /* of `sums`, taken last */
+	struct sums sums;
+	atomic_bool counting_due; /* store_budget_count() is to be called */
+	atomic_bool closing;
 };
 
 /* The scrub, whose thread is in moves/scrub.c. */

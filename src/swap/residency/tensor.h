@@ -26,7 +26,6 @@
 #include "base/memory/cache.h"
 #include "base/state_checks.h"
 #include "nvswap.h"
-#include "swap/residency/events.h"
 #include "swap/residency/pins.h"
 #include "swap/residency/plan.h"
 
@@ -122,6 +121,14 @@ struct part {
 	struct part *next;
 	void *data;
 	uint64_t offset, nbytes;
+};
+
+/* The checksum of a run that is being written, kept in its first tensor. */
+enum run_sum {
+	SUM_NONE,   /* none is needed, or the run is being read */
+	SUM_QUEUED, /* in sums->writing or sums->completed */
+	SUM_BEGUN,  /* a thread computes it */
+	SUM_DONE,
 };
 
 /* A name that a tensor has or had. */
