@@ -205,7 +205,7 @@ int aio_open_with(struct nvs_aio **out, const struct aio_config *config,
 		return rc;
 	aio = aio_new(config, log);
 	if (!aio)
-		return error_set(error, -ENOMEM, "out of memory while opening the I/O workers");
+		return error_no_memory(error, "opening the I/O workers");
 	aio->options.arg = ops_arg;
 	if (!ops && config->ioengine != NVS_IOENGINE_AUTO)
 		ops = ioengine_ops(config->ioengine);

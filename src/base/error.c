@@ -56,6 +56,11 @@ int error_set(struct nvs_error *error, int code, const char *format, ...)
 	return code;
 }
 
+int error_no_memory(struct nvs_error *error, const char *doing)
+{
+	return error_set(error, -ENOMEM, "out of memory while %s", doing);
+}
+
 int error_about(struct nvs_error *error, int code, const char *subject, unsigned line,
 		uint64_t offset, const char *format, ...)
 {

@@ -62,7 +62,7 @@ int pool_open(struct pool **out, const struct pool_options *options, struct nvs_
 	int rc;
 
 	if (!pool)
-		return error_set(error, -ENOMEM, "out of memory while opening the pool");
+		return error_no_memory(error, "opening the pool");
 	pool->unit = options->unit;
 	pool->unit_shift = (uint32_t)__builtin_ctz(options->unit);
 	pool->nbytes = whole.nbytes = units(pool, options->nbytes) * options->unit;
@@ -75,7 +75,7 @@ int pool_open(struct pool **out, const struct pool_options *options, struct nvs_
 	pool->extents = extents_open(pool->nbytes / pool->unit);
 	if (!pool->extents) {
 		pool_close(pool);
-		return error_set(error, -ENOMEM, "out of memory while opening the pool");
+		return error_no_memory(error, "opening the pool");
 	}
 	leases_check(pool);
 	*out = pool;

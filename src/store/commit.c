@@ -258,7 +258,7 @@ static int write_commit(struct store *store, const struct store_entry *entries, 
 		return rc;
 	bytes = manifest_encode(store->members[0].label.id, highest + 1, entries, n, note, &header);
 	if (!bytes)
-		return error_set(error, -ENOMEM, "out of memory while writing the manifest");
+		return error_no_memory(error, "writing the manifest");
 	manifest_stamp(bytes, (uint64_t)time(NULL), &header);
 
 	/* A write always moves the tensor's contents, so equal entries have equal contents. */

@@ -19,11 +19,6 @@
  * move 512 bytes. */
 #define UNIT_READ 4096u
 
-static int no_memory(struct nvs_error *error)
-{
-	return error_set(error, -ENOMEM, "out of memory while opening files");
-}
-
 static char *full_path(const char *path)
 {
 	char *here = *path == '/' ? NULL : getcwd(NULL, 0), *full = NULL;
@@ -92,7 +87,7 @@ static int copy_names(struct store *store, const struct weights *weights, struct
 
 	store->sources = sources;
 	if (!sources)
-		return no_memory(error);
+		return error_no_memory(error, "opening files");
 	sources->n = weights->nfiles;
 	for (size_t i = 0; i < sources->n; i++) {
 		struct source *source = &sources->source[i];
@@ -102,7 +97,7 @@ static int copy_names(struct store *store, const struct weights *weights, struct
 					  .stamp = weights->files[i].stamp,
 					  .fd = -1};
 		if (!source->path || !source->full)
-			return no_memory(error);
+			return error_no_memory(error, "opening files");
 	}
 	return 0;
 }
@@ -113,7 +108,7 @@ int store_open_files(struct store **out, struct nvs_aio *aio, const struct weigh
 	struct store *store = store_new();
 	struct file_member *members = calloc(weights->nfiles, sizeof(*members));
 	size_t n = members ? weights->nfiles : 0;
-	int rc = store && members ? 0 : no_memory(error);
+	int rc = store && members ? 0 : error_no_memory(error, "opening files");
 
 	assert(weights->nfiles);
 	for (size_t i = 0; i < n; i++)

@@ -117,7 +117,7 @@ int store_open(struct store **out, struct nvs_aio *aio, const struct store_optio
 	int rc;
 
 	if (!store)
-		return error_set(error, -ENOMEM, "out of memory while opening a store");
+		return error_no_memory(error, "opening a store");
 	if (options->log)
 		store->log = *options->log;
 	store->read_only = options->read_only && options->npaths;

@@ -51,11 +51,6 @@ static uint64_t size_bytes(const struct store *store)
 	return extents_size(store->extents) * store->unit;
 }
 
-static int no_memory(struct nvs_error *error)
-{
-	return error_set(error, -ENOMEM, "out of memory while reserving space in the store");
-}
-
 /* ---- Opening ---- */
 
 int store_open_space(struct store *store, struct nvs_error *error)
@@ -83,7 +78,7 @@ int store_open_space(struct store *store, struct nvs_error *error)
 		return rc;
 	store->extents = extents_open(store->share * store->nmembers / store->unit);
 	if (!store->extents || extents_prepare(store->extents, 2 * n + 1))
-		return no_memory(error);
+		return error_no_memory(error, "reserving space in the store");
 	for (size_t i = 0; i < n && !rc; i++) {
 		const struct store_entry *entry = &store->found.entries[i];
 		uint64_t units = round_to_unit(entry->nbytes, store->unit) / store->unit;
@@ -99,7 +94,7 @@ int store_open_space(struct store *store, struct nvs_error *error)
 			rc = extents_take(store->extents, entry->spare / store->unit, units);
 		assert(rc != -EEXIST);
 	}
-	return rc ? no_memory(error) : 0;
+	return rc ? error_no_memory(error, "reserving space in the store") : 0;
 }
 
 /* ---- Growing ---- */
@@ -242,7 +237,7 @@ static int reserve_extents(struct store *store, const uint64_t *nbytes, size_t n
 	/* Allocate now what releasing them will need. */
 	if (n > UINT64_MAX - store->live - 2 ||
 	    extents_prepare(store->extents, store->live + n + 2))
-		return no_memory(error);
+		return error_no_memory(error, "reserving space in the store");
 	rc = reserve_manifest(store, n, error);
 	if (!rc && total) {
 		rc = reserve_together(store, nbytes, n, total, offsets, error);

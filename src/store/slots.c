@@ -21,11 +21,6 @@
 #include "base/files.h"
 #include "store/disk.h"
 
-static int no_memory(struct nvs_error *error)
-{
-	return error_set(error, -ENOMEM, "out of memory while reading or writing the manifest");
-}
-
 int slots_open(struct slots *slots, const struct member *member, struct nvs_error *error)
 {
 	int rc = 0;
@@ -52,7 +47,7 @@ int slots_open(struct slots *slots, const struct member *member, struct nvs_erro
 				slot->path = NULL;
 		}
 		if (!slot->path)
-			return no_memory(error);
+			return error_no_memory(error, "reading or writing the manifest");
 		rc = slot->owned ? member_open_manifest(member, i, false, &slot->fd, error) : 0;
 		rc = rc == -ENOENT ? 0 : rc;
 	}
@@ -275,7 +270,7 @@ static int find_manifest(struct slots *slots, const struct member *first, bool r
 	int rc = find_generation(slots, older, label->unit, found, slot);
 
 	if (rc || (*slot < MANIFEST_SLOT_COUNT && slots->last == older))
-		return rc ? no_memory(error) : 0;
+		return rc ? error_no_memory(error, "reading or writing the manifest") : 0;
 	if (*slot == MANIFEST_SLOT_COUNT) {
 		/* The highest number below that a header has. */
 		older = 0;
@@ -283,7 +278,7 @@ static int find_manifest(struct slots *slots, const struct member *first, bool r
 			if (found[i].headed && found[i].generation < label->generation)
 				older = max_u64(older, found[i].generation);
 		if (older && find_generation(slots, older, label->unit, found, slot))
-			return no_memory(error);
+			return error_no_memory(error, "reading or writing the manifest");
 	}
 	if (*slot == MANIFEST_SLOT_COUNT || !rollback)
 		return last_is_lost(slots, first, found, *slot < MANIFEST_SLOT_COUNT ? older : 0,

@@ -63,7 +63,7 @@ int note_open(struct nvs_engine *engine, struct nvs_error *error)
 
 	engine->commit.last_note = note_new(found.data, found.nbytes);
 	if (!engine->commit.last_note)
-		return error_set(error, -ENOMEM, "out of memory while reading the manifest");
+		return error_no_memory(error, "reading the manifest");
 	engine->commit.note = note_hold(engine->commit.last_note);
 	return 0;
 }
@@ -96,7 +96,7 @@ int engine_set_note(struct nvs_engine *engine, const void *note, size_t nbytes,
 		return rc;
 	made = note_new(note, nbytes);
 	if (!made)
-		return error_set(error, -ENOMEM, "out of memory while copying a note");
+		return error_no_memory(error, "copying a note");
 	engine_lock(engine);
 	note_release(engine->commit.note);
 	engine->commit.note = made;
@@ -159,7 +159,7 @@ static void await_copies(struct nvs_engine *engine)
 			continue;
 		}
 		commit_hold(engine, COPIED_OUT);
-		(void)events_wait(engine, UINT64_MAX);
+		(void)events_wait(engine, 1, UINT64_MAX);
 		i = 0;
 	}
 	commit_hold(engine, held);

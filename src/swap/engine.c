@@ -281,7 +281,7 @@ static int open_engine(struct nvs_engine **out, const struct opening *opening,
 		return rc;
 	engine = engine_new(opening);
 	if (!engine)
-		return error_set(error, -ENOMEM, "out of memory while opening the engine");
+		return error_no_memory(error, "opening the engine");
 	rc = topo_open(&engine->topo, NULL, error);
 	if (!rc && aio) {
 		rc = config_same_aio(config, aio_settings(aio), error);

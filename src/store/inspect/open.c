@@ -199,7 +199,7 @@ int nvs_store_open(const struct nvs_store_place *asked, unsigned flags, struct n
 		return rc;
 	store = calloc(1, sizeof(*store));
 	if (!store)
-		return error_set(error, -ENOMEM, "out of memory while opening a store");
+		return error_no_memory(error, "opening a store");
 	store->locked = flags & NVS_STORE_LOCK;
 	store->info.rank = place.rank;
 	store->info.optimizer = place.optimizer;

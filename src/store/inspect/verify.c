@@ -216,7 +216,7 @@ int nvs_store_verify(struct nvs_store *store, struct nvs_aio *aio, uint64_t firs
 				take_read(&verifier);
 		} while (verifier.count || (!rc && verifier.tensor < verifier.end));
 	} else {
-		rc = error_set(error, -ENOMEM, "out of memory while verifying a store");
+		rc = error_no_memory(error, "verifying a store");
 	}
 	if (verifier.memory)
 		munmap(verifier.memory, round_to_pages(READS_MAX * READ_BYTES));

@@ -157,7 +157,7 @@ int member_open_manifest(const struct member *member, unsigned i, bool create, i
 
 	manifest_name(i, name);
 	if (asprintf(&path, "%s/%s", member->directory, name) < 0)
-		return error_set(error, -ENOMEM, "out of memory while opening a manifest");
+		return error_no_memory(error, "opening a manifest");
 	if (*fd < 0)
 		rc = open_plain(member, name, path, create ? O_CREAT : 0, fd, error);
 	if (rc == MEMBER_GONE)

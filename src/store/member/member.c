@@ -124,5 +124,5 @@ int member_compose(char **text, struct nvs_error *error, const char *format, ...
 	if (n >= 0)
 		return 0;
 	*text = NULL;
-	return error_set(error, -ENOMEM, "out of memory while opening a store");
+	return error_no_memory(error, "opening a store");
 }

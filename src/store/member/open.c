@@ -28,7 +28,7 @@ int member_open_memory(struct member *member, struct nvs_error *error)
 	member->capacity = UINT64_MAX;
 	member->path = strdup("host memory");
 	if (!member->path)
-		return error_set(error, -ENOMEM, "out of memory while opening a store");
+		return error_no_memory(error, "opening a store");
 	member->fd = memfd_create("nvswap", MFD_CLOEXEC);
 	return member->fd >= 0 ? 0 : member_cannot(error, "make a file in", member->path, -errno);
 }

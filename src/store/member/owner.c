@@ -79,7 +79,7 @@ int member_make_private(const struct member *member, const struct nvs_log *log,
 	nvswap = strndup(member->directory,
 			 (size_t)(strrchr(member->directory, '/') - member->directory));
 	if (!nvswap)
-		return error_set(error, -ENOMEM, "out of memory while opening a store");
+		return error_no_memory(error, "opening a store");
 	rc = member_make_fd_private(member->nvswap_fd, nvswap, 0700, log, error);
 	if (!rc)
 		rc = member_make_fd_private(member->directory_fd, member->directory, 0700, log,

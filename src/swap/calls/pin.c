@@ -404,7 +404,7 @@ static int wait_for_change(struct nvs_engine *engine, const struct request *requ
 		until = min_u64(deadline, queue_quiet_until(engine));
 	writes = writes_to_wait_for(engine, attempt, waiting);
 	do {
-		rc = events_wait_for(engine, max_u64(writes, 1), until);
+		rc = events_wait(engine, max_u64(writes, 1), until);
 		writes = writes_to_wait_for(engine, attempt, waiting);
 	} while (!rc && writes);
 	if (rc != -ETIMEDOUT || until == deadline)

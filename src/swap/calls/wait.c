@@ -30,7 +30,7 @@ static int wait_for(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 
 		for (size_t i = 0; i < n; i++)
 			runs += in_flight(tensors[i]) && tensors[i]->run_first == tensors[i];
-		rc = events_wait_for(engine, runs, deadline);
+		rc = events_wait(engine, runs, deadline);
 	}
 	if (deadline)
 		trace_wait(engine, tensor, now);
@@ -149,7 +149,7 @@ int wait_for_engine(struct nvs_engine *engine, struct turn turn, struct nvs_erro
 			tensor_promote(engine, used);
 		}
 		turn_await(engine, &turn);
-		(void)events_wait(engine, UINT64_MAX);
+		(void)events_wait(engine, 1, UINT64_MAX);
 	}
 	turn_end(engine, &turn);
 	if (!rc)
@@ -170,7 +170,7 @@ void wait_for_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 	while ((engine->turns.ncopied && first(tensors, n, is_copied)) ||
 	       turn_is_blocked(engine, &turn)) {
 		turn_await(engine, &turn);
-		(void)events_wait(engine, UINT64_MAX);
+		(void)events_wait(engine, 1, UINT64_MAX);
 	}
 	turn_end(engine, &turn);
 }
@@ -183,7 +183,7 @@ int drain(struct nvs_engine *engine, bool writes_alone, struct nvs_error *error)
 	while (inflight[NVS_WRITE] || (!writes_alone && inflight[NVS_READ])) {
 		if (overdue[NVS_WRITE] || (!writes_alone && overdue[NVS_READ]))
 			return first_overdue(engine, writes_alone, error);
-		(void)events_wait(engine, UINT64_MAX);
+		(void)events_wait(engine, 1, UINT64_MAX);
 	}
 	assert(!engine->moves.held_writes && (writes_alone || !engine->room.landing));
 	return 0;

@@ -73,7 +73,7 @@ void events_hurry(struct nvs_engine *engine)
 		completions_wake(engine->events.completions, COMPLETIONS_CALLER);
 }
 
-int events_wait_for(struct nvs_engine *engine, uint64_t runs, uint64_t deadline)
+int events_wait(struct nvs_engine *engine, uint64_t runs, uint64_t deadline)
 {
 	struct events *events = &engine->events;
 	int rc;
@@ -99,11 +99,6 @@ int events_wait_for(struct nvs_engine *engine, uint64_t runs, uint64_t deadline)
 	if (events->followers)
 		pthread_cond_signal(&engine->changed);
 	return rc;
-}
-
-int events_wait(struct nvs_engine *engine, uint64_t deadline)
-{
-	return events_wait_for(engine, 1, deadline);
 }
 
 void events_wake(struct nvs_engine *engine)

@@ -108,16 +108,13 @@ void events_close(struct nvs_engine *engine);
 
 /* ---- Under the engine's lock ---- */
 /*
- * Waits for a change: a tensor landed or is overdue, memory came free, or a tensor was unpinned.
- * Releases the lock meanwhile. May return early. 0, -ETIMEDOUT, or -EAGAIN if the deadline is 0.
+ * Waits for a change: a tensor landed or is overdue, memory came free, or a tensor was unpinned. A
+ * call that cannot go on before `runs` of the runs in flight have landed wakes up once for all of
+ * them, unless somebody else may need one of them earlier. Releases the lock meanwhile. May return
+ * early. 0, -ETIMEDOUT, or -EAGAIN if the deadline is 0.
  */
-int events_wait(struct nvs_engine *engine, uint64_t deadline);
-/*
- * events_wait() for a call that cannot go on before `runs` of the runs in flight have landed: it
- * wakes up once for all of them, unless somebody else may need one of them earlier.
- */
-int events_wait_for(struct nvs_engine *engine, uint64_t runs, uint64_t deadline);
-/* Another call asks what has landed: ends the sleep of one in events_wait_for(). */
+int events_wait(struct nvs_engine *engine, uint64_t runs, uint64_t deadline);
+/* Another call asks what has landed: ends the sleep of one in events_wait(). */
 void events_hurry(struct nvs_engine *engine);
 /* Wakes the calls that wait, so that they look again; the latter because of a change that may have
  * made room. */
