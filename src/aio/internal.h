@@ -6,10 +6,10 @@
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	engines: io_uring libaio posix engines
  *	aio: place
- *	transfers: errors piece lists completions
+ *	transfers: errors piece completions
  *	requests: requests
  *	transfers: transfer
- *	workers: watch claim catch_up worker
+ *	workers: watch claim worker
  *	aio: registration file
  *	requests: submit wait
  *	aio: statistics aio
@@ -212,7 +212,7 @@ struct place file_place(const struct nvs_file *file, uint64_t offset);
 /* Asserts what holds of a file from opening until closing: its members, alignments and units. */
 void file_check(const struct nvs_file *file);
 
-/* ---- lists.c: under the lock ---- */
+/* ---- transfer.c: under the lock ---- */
 static inline bool transfer_in_flight(const struct transfer *transfer)
 {
 	return transfer->state.phase == TRANSFER_QUEUED ||
@@ -226,20 +226,12 @@ static inline bool transfer_is_awaited_read(const struct transfer *transfer)
 
 /* Asserts the invariants of a transfer between submission and completion. */
 void transfer_check(const struct transfer *transfer);
-/* Asserts the links at both ends of a list of queued transfers. */
-void list_check(const struct transfer_list *list);
 /* Whether a transfer is queued. */
 bool transfers_queued(const struct nvs_aio *aio);
-/* Puts a transfer at the end of its queue. */
-void transfer_append(struct nvs_aio *aio, struct transfer *transfer);
-/* Takes a transfer off its queue. */
-void transfer_unlink(struct nvs_aio *aio, struct transfer *transfer);
 /* Removes fully claimed and failed transfers from the head of a list of queued ones. */
 void list_pop_claimed(struct nvs_aio *aio, struct transfer_list *todo,
 		      struct transfer_list *completed);
 void list_add_completed(struct transfer_list *completed, struct transfer *transfer);
-
-/* ---- transfer.c: under the lock ---- */
 /* Completes transfers. Those with a queue stay in the list. */
 void list_publish(struct nvs_aio *aio, struct transfer_list *completed);
 /* Appends published transfers to their queues, with or without the lock. */
@@ -290,13 +282,6 @@ void worker_check(const struct worker *worker);
 void worker_claim(struct worker *worker, uint64_t now, struct transfer_list *completed);
 /* Under the lock: frees the pieces that have ended. */
 void worker_account(struct worker *worker, uint64_t now, struct transfer_list *completed);
-
-/* ---- catch_up.c ---- */
-/*
- * Under the lock, which it drops: applies changes of the aio's files, regions and binding.
- * aio_sync() waits for this.
- */
-void worker_catch_up(struct worker *worker);
 
 /* ---- worker.c ---- */
 /* The number of completions that a worker waits for with so many I/Os in flight, at least one;

@@ -50,7 +50,6 @@ int tensors_from_files(struct nvs_engine *engine, const struct weights *weights,
 						     .shape = from->shape,
 						     .ndim = from->ndim};
 		uint64_t offset = store_file_offset(engine->store, from->file, from->offset);
-
 		struct nvs_tensor *tensor = add_from_files(engine, &spec, offset, from->nbytes);
 
 		rc = tensor ? 0 : -ENOMEM;

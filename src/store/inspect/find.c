@@ -28,7 +28,6 @@ static uint64_t key_of(const struct nvs_store_place *place)
 static bool place_of(const char *name, struct nvs_store_place *place)
 {
 	unsigned long long rank;
-
 	char *end, again[64];
 
 	if (!member_is_store_name(name))

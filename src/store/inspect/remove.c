@@ -27,7 +27,6 @@ static int unlink_file(const struct member *member, const char *name, struct nvs
 static int remove_files(const struct member *member, struct nvs_error *error)
 {
 	int rc = 0;
-
 	bool there[MANIFEST_SLOT_COUNT], empty[MANIFEST_SLOT_COUNT];
 	char names[MANIFEST_SLOT_COUNT][MANIFEST_NAME];
 	struct stat st;

@@ -12,7 +12,6 @@ struct stat;
 /* A name went away while the member was opened: start over. */
 #define MEMBER_GONE (-ESTALE)
 
-/* ---- errors.c ---- */
 /* -EMEDIUMTYPE: `path` has something that is not nvswap's, and stays as it is. */
 int member_refuse(struct nvs_error *error, const char *path, const char *why);
 int member_cannot(struct nvs_error *error, const char *what, const char *path, int code);
@@ -20,7 +19,6 @@ int member_cannot(struct nvs_error *error, const char *what, const char *path, i
 int __attribute__((format(printf, 3, 4)))
 member_compose(char **text, struct nvs_error *error, const char *format, ...);
 
-/* ---- member.c ---- */
 /* Sets the fields of a member that is to be opened. */
 void member_start(struct member *member, bool read_only);
 void member_close_fd(int *fd);
@@ -42,7 +40,7 @@ int member_leads_to(int from_fd, const char *name, int fd);
 /* Whether a directory has nothing but the names that a file system keeps for removed, open files. */
 bool member_counts_as_empty(int from_fd, const char *name);
 
-/* ---- owner.c: -EMEDIUMTYPE, with the owner's name and a remedy ---- */
+/* -EMEDIUMTYPE, with the owner's name and a remedy: */
 int member_other_user(const char *path, uid_t uid, struct nvs_error *error);
 int member_check_owner(int fd, const char *path, struct nvs_error *error);
 /* After openat(2) of `name` failed with EPERM or EACCES: whether another user owns it. */

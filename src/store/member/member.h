@@ -96,7 +96,7 @@ int member_make_private(const struct member *member, const struct nvs_log *log,
 int member_make_nameless(struct member *member, struct nvs_error *error);
 /* A member in host memory. */
 int member_open_memory(struct member *member, struct nvs_error *error);
-/* lock.c: waits a second for a process that was just killed, then -EBUSY. */
+/* Waits a second for a process that was just killed, then -EBUSY. */
 int member_lock(struct member *member, struct nvs_error *error);
 void member_unlock(const struct member *member);
 /* Sleeps a little; false once a second has passed since `since`, a time of clock_ns(). */

@@ -81,7 +81,6 @@ static void scrub_tensor(struct nvs_engine *engine, const struct scrubbed *scrub
 	XXH3_64bits_reset(scrub->state);
 	while (at < scrubbed->nbytes && !rc && wait_until_quiet(engine) && scrub->tensor) {
 		uint64_t nbytes = min_u64(scrubbed->nbytes - at, scrub->block_nbytes);
-
 		struct transfer read = {.file = store_file(engine->store),
 					.direction = NVS_READ,
 					.data = scrub->block,
