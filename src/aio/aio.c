@@ -3,7 +3,6 @@
  * Opening and closing an aio: its settings, the choice of the I/O engine, starting and stopping the
  * workers.
  */
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,6 @@
  * nvs_file: a flat byte range over one or more files or block devices, each with one descriptor for
  * direct I/O and one for buffered I/O.
  */
-#include <assert.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/magic.h>

@@ -22,6 +22,9 @@
 
 #include "aio/aio.h"
 #include "aio/engines/engine.h"
+#include "base/error.h"
+#include "base/numbers.h"
+#include "base/state_checks.h"
 #include "base/statistics/latency.h"
 #include "base/threads/log.h"
 #include "config/config.h"

@@ -3,10 +3,7 @@
  * Where the bytes of a file lie, and what holds of a file while it is open, and of an aio's counts
  * and tables under the lock.
  */
-#include <assert.h>
-
 #include "aio/internal.h"
-#include "base/state_checks.h"
 
 struct place file_place(const struct nvs_file *file, uint64_t offset)
 {

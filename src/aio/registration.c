@@ -9,8 +9,6 @@
  * uses descriptor and address directly where a ring could not register them: slower, but correct.
  * A worker chooses slots at every submission, retries included, by what its own ring holds then.
  */
-#include <assert.h>
-
 #include "aio/internal.h"
 #include "base/memory/huge_map.h"
 #include "base/threads/cancel.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Counters and latencies of the workers, added up. */
-#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>

@@ -14,7 +14,6 @@
  * addition.
  */
 #include "aio/aio.h"
-#include "base/numbers.h"
 #include "store/internal.h"
 
 #define AHEAD_PART 1000

@@ -21,6 +21,41 @@
 #include "store/disk.h"
 #include "store/internal.h"
 
+void store_commit_check(const struct store *store)
+{
+	const struct label *label = &store->members[0].label;
+	uint64_t generation = store->manifest.generation;
+
+	assert(store->keep);
+	label_check(label);
+	assert(label->kept && !label->index && label->count == store->nmembers);
+	assert(label->unit == store->unit);
+	assert(store->nmembers == 1 || label->stripe == store->stripe);
+	if (generation)
+		manifest_header_check(&store->manifest);
+	assert(generation || !store->manifest.count);
+	/* Commits only add to what was found; after a rollback the label names the lost one. */
+	assert(store->found.header.generation <= generation);
+	assert(label->generation >= generation);
+	assert((generation == 0) == (store->slots.current == MANIFEST_TURN_COUNT));
+	slots_check(&store->slots);
+}
+
+/* Of the entries of a commit; `size` is store_bytes(). */
+static void entries_check(const struct store *store, uint64_t size,
+			  const struct store_entry *entries, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		const struct store_entry *entry = &entries[i];
+		uint64_t length = round_to_unit(entry->nbytes, store->unit);
+
+		entry_check(entry, store->unit);
+		assert(length <= size);
+		assert(!length || entry->offset <= size - length);
+		assert(!length || entry->spare <= size - length);
+	}
+}
+
 /* ---- Reading ---- */
 
 int store_read_manifest(struct store *store, bool rollback, struct nvs_error *error)
@@ -290,7 +325,7 @@ int store_commit(struct store *store, const struct store_entry *entries, size_t 
 		return store_read_only(store, error);
 	pthread_mutex_lock(&store->committing);
 	store_commit_check(store);
-	store_entries_check(store, store_bytes(store), entries, n);
+	entries_check(store, store_bytes(store), entries, n);
 	rc = write_commit(store, entries, n, note, &why);
 	store_commit_check(store);
 	pthread_mutex_unlock(&store->committing);

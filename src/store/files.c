@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "aio/aio.h"
-#include "base/numbers.h"
 #include "store/internal.h"
 #include "store/member/internal.h"
 

@@ -7,7 +7,7 @@
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	bytes: disk label manifest
  *	member: member names count device_area label_io device directory member/open space
- *	store: slots check budget sources reserve commit identity open files
+ *	store: slots budget sources reserve commit identity open files
  *	inspect: read inspect/open describe find verify remove repair
  */
 #ifndef STORE_INTERNAL_H
@@ -84,18 +84,6 @@ void sources_free(struct sources *sources);
 /* Of the first one. */
 const char *sources_path(const struct sources *sources);
 
-/* ---- check.c: asserts what must hold ---- */
-/* Of what is constant once the store is open. */
-void store_check(const struct store *store);
-/* Under the lock: of the extents, and of one that is reserved. */
-void store_space_check(const struct store *store);
-void store_extent_check(const struct store *store, uint64_t offset, uint64_t nbytes);
-/* Of a kept store, by the thread that opens it or commits. */
-void store_commit_check(const struct store *store);
-/* Of the entries of a commit; `size` is store_bytes(). */
-void store_entries_check(const struct store *store, uint64_t size,
-			 const struct store_entry *entries, size_t n);
-
 /* ---- budget.c ---- */
 /*
  * Refuses to start where a path has had `limit` bytes, -EDQUOT, and counts ahead what this run will
@@ -109,10 +97,14 @@ void budget_close(struct store *store);
 /* ---- reserve.c ---- */
 /* -EROFS */
 int store_read_only(const struct store *store, struct nvs_error *error);
+/* Under the lock: asserts what must hold of the extents. */
+void store_space_check(const struct store *store);
 /* Sets up the allocator over the members' space, without the manifest's extents. */
 int store_open_space(struct store *store, struct nvs_error *error);
 
 /* ---- commit.c ---- */
+/* Asserts what must hold of a kept store, by the thread that opens it or commits. */
+void store_commit_check(const struct store *store);
 /* Reads the manifest of a reopened store; `rollback`: the one before it will do. */
 int store_read_manifest(struct store *store, bool rollback, struct nvs_error *error);
 /* The last step of reopening a store that is not read-only, and the first that changes it. */

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 
 #include "aio/aio.h"
-#include "base/numbers.h"
 #include "store/internal.h"
 
 static int open_members(struct store *store, const struct store_options *options,
@@ -95,6 +94,30 @@ static int create_store(struct store *store, struct nvs_aio *aio,
 	if (!rc)
 		rc = store_open_space(store, error);
 	return rc || !store->keep ? rc : store_begin_keeping(store, error);
+}
+
+/* Asserts what is constant once the store is open. */
+static void store_check(const struct store *store)
+{
+	assert(store->nmembers >= 1 && store->nmembers <= NVS_PATHS_MAX);
+	assert(store->unit >= UNIT_MIN && store->unit <= UNIT_MAX);
+	assert(!(store->unit & (store->unit - 1)));
+	assert(store->stripe % store->unit == 0);
+	assert(store->nmembers == 1 || (store->stripe && store->stripe <= STRIPE_MAX));
+	assert(!store->read_only || store->keep);
+	assert(store->file);
+	for (unsigned i = 0; i < store->nmembers; i++) {
+		const struct member *member = &store->members[i];
+
+		member_check(member);
+		assert(store->unit % member->unit_needed == 0);
+		assert(member->read_only == store->read_only);
+		assert(!store->direct || member->direct_fd >= 0);
+		/* The nvs_file closes the descriptors. */
+		assert(member->lent);
+		assert(member->label.index == i && member->label.count == store->nmembers);
+		assert(member->kind != MEMBER_MEMORY || (store->nmembers == 1 && !store->keep));
+	}
 }
 
 struct store *store_new(void)

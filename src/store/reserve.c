@@ -7,7 +7,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "base/numbers.h"
 #include "store/internal.h"
 
 #define GROWTH_MAX (UINT64_C(1) << 30) /* bytes reserved ahead of need, at most */
@@ -49,6 +48,31 @@ static uint64_t row_bytes(const struct store *store)
 static uint64_t size_bytes(const struct store *store)
 {
 	return extents_size(store->extents) * store->unit;
+}
+
+void store_space_check(const struct store *store)
+{
+	uint64_t size = extents_size(store->extents), unused = extents_free_units(store->extents);
+
+	assert(size <= INT64_MAX / store->unit);
+	assert(size * store->unit == store->share * store->nmembers);
+	assert(unused <= size);
+	assert(extents_largest(store->extents) <= unused);
+	assert((extents_count(store->extents) == 0) == (unused == 0));
+	assert(extents_tail(store->extents) <= size);
+	/* Without extents everything is free. */
+	assert(store->live || unused == size);
+}
+
+/* Under the lock: of an extent that is reserved. */
+static void store_extent_check(const struct store *store, uint64_t offset, uint64_t nbytes)
+{
+	uint64_t size = extents_size(store->extents) * store->unit;
+
+	assert(offset % store->unit == 0);
+	assert(offset <= size);
+	assert(round_to_unit(nbytes, store->unit) <= size - offset);
+	assert(nbytes || !offset);
 }
 
 /* ---- Opening ---- */

@@ -11,7 +11,6 @@
 #include <sys/stat.h>
 
 #include "aio/aio.h"
-#include "base/numbers.h"
 #include "store/internal.h"
 
 /* Shorter tensors lie together: they are read in one transfer, through bounce buffers. */

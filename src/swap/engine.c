@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/memory/huge_map.h"
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"

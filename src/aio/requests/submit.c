@@ -2,8 +2,6 @@
 /*
  * Submits the transfers that a caller describes: checks all of them, then makes requests of them.
  */
-#include <assert.h>
-
 #include "aio/internal.h"
 #include "aio/requests/requests.h"
 #include "base/struct_size.h"

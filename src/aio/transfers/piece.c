@@ -17,8 +17,6 @@
 #include <sys/stat.h>
 
 #include "aio/internal.h"
-#include "base/numbers.h"
-#include "base/state_checks.h"
 
 void bounce_check(const struct bounce *bounce)
 {

@@ -3,13 +3,11 @@
  * Transfers: checking, submitting and promoting them, and their end: each completes once, under the
  * lock, as a request or for a completion queue, to which it is appended without the lock.
  */
-#include <assert.h>
 #include <inttypes.h>
 
 #include "aio/internal.h"
 #include "aio/requests/requests.h"
 #include "base/clock.h"
-#include "base/state_checks.h"
 
 /*
  * Write-backs stay restrained for this many queues of I/Os after the last awaited read, because

@@ -12,10 +12,7 @@
  * be promoted. Within a batch the I/Os of one list are neighbours, awaited ones first: the kernel
  * merges only neighbours.
  */
-#include <assert.h>
-
 #include "aio/internal.h"
-#include "base/state_checks.h"
 
 void worker_check(const struct worker *worker)
 {

@@ -11,8 +11,6 @@
  * completes ends like any other. Without the limit there is neither the thread nor the reading of
  * clocks.
  */
-#include <assert.h>
-
 #include "aio/internal.h"
 #include "aio/requests/requests.h"
 #include "base/clock.h"

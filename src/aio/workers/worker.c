@@ -5,7 +5,6 @@
  * to queue_depth of them are in flight. It takes the aio's lock once per round, whatever the number
  * of I/Os. It runs no code of the owners of transfers: it appends completed ones to their queues.
  */
-#include <assert.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>

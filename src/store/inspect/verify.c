@@ -9,7 +9,6 @@
 #include <sys/mman.h>
 #include <xxhash.h>
 
-#include "aio/aio.h"
 #include "base/memory/huge_map.h"
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"

@@ -4,7 +4,6 @@
  * followed. What belongs to another user, or is not nvswap's, is found out before anything is
  * changed, and stays as it is.
  */
-#include <assert.h>
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <stdio.h>

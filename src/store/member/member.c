@@ -6,7 +6,6 @@
  */
 #include "store/member/member.h"
 
-#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -10,6 +10,7 @@
 #include <sys/types.h>
 
 #include "base/error.h"
+#include "base/numbers.h"
 #include "store/label.h"
 #include "topo/topo.h"
 

@@ -4,7 +4,6 @@
  * what is open, and making them durable; and their owners. What belongs to another user is refused
  * and named; modes change only when everything is known to be nvswap's.
  */
-#include <assert.h>
 #include <ctype.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -16,7 +15,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/numbers.h"
 #include "base/text.h"
 #include "store/member/internal.h"
 

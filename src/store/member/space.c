@@ -3,7 +3,6 @@
  * Direct I/O and the unit of a member, and its space. Space is reserved on the drive, so a full
  * drive is detected before training and not in the middle of it.
  */
-#include <assert.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <sys/stat.h>

@@ -11,8 +11,6 @@
  * It is *stuck* if it has nothing to launch and evicted nothing: only a change by other calls or a
  * landing lets the next attempt succeed.
  */
-#include "base/clock.h"
-#include "base/numbers.h"
 #include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 

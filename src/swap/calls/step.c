@@ -7,8 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/numbers.h"
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"
 #include "swap/calls/calls.h"

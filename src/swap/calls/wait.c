@@ -5,7 +5,6 @@
  */
 #include <stdlib.h>
 
-#include "base/clock.h"
 #include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 

@@ -3,7 +3,6 @@
  * Landing: what becomes of the tensors of a run whose transfer has completed. A read or a write
  * that failed leaves the contents where they were.
  */
-#include "base/clock.h"
 #include "swap/moves/moves.h"
 
 static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor, enum origin origin)

@@ -8,9 +8,7 @@
 #include <sys/mman.h>
 #include <xxhash.h>
 
-#include "base/clock.h"
 #include "base/memory/huge_map.h"
-#include "base/numbers.h"
 #include "base/threads/slice.h"
 #include "base/threads/thread.h"
 #include "swap/moves/moves.h"

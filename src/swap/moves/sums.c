@@ -6,7 +6,6 @@
  */
 #include <xxhash.h>
 
-#include "base/numbers.h"
 #include "swap/moves/moves.h"
 
 /* A call that starts writes, or that helps, computes checksums of so many bytes in all. */

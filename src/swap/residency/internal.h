@@ -19,6 +19,8 @@
 #include <sys/queue.h>
 
 #include "aio/aio.h"
+#include "base/clock.h"
+#include "base/numbers.h"
 #include "base/state_checks.h"
 #include "base/threads/log.h"
 #include "config/config.h"

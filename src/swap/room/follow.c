@@ -12,7 +12,6 @@
 #include <stdlib.h>
 
 #include "base/memory/array.h"
-#include "base/numbers.h"
 #include "swap/room/room.h"
 
 /* ---- Following ---- */

@@ -22,7 +22,6 @@
  */
 #include "swap/room/policy.h"
 
-#include "base/numbers.h"
 #include "swap/room/room.h"
 
 /* Write behind at most this much at a time, so that a caller's read waits no longer. */

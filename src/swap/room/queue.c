@@ -20,7 +20,6 @@
  */
 #include <stdlib.h>
 
-#include "base/clock.h"
 #include "swap/room/room.h"
 
 #define PATIENCE_NS UINT64_C(10000000)

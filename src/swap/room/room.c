@@ -4,7 +4,6 @@
  * decides which of them goes.
  */
 #include "swap/room/room.h"
-#include "base/clock.h"
 
 /* ---- Leases ---- */
 

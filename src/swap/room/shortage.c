@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "swap/room/room.h"
 
 #define LARGEST_NAMED 3
