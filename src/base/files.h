@@ -6,9 +6,6 @@
 #ifndef BASE_FILES_H
 #define BASE_FILES_H
 
-#include <stddef.h>
-#include <stdint.h>
-
 #include "nvswap.h"
 
 /*

@@ -235,10 +235,8 @@ static int write_all(struct nvs_engine *engine, struct nvs_error *error)
 /* The tensors as a commit finds them, with names and shapes of their own: tensors may be forgotten,
  * and get other shapes by registration, while the manifest is written. */
 struct snapshot {
-	struct store_entry *entries;
+	struct store_entry *entries; /* and behind them the shapes and names */
 	size_t n;
-	char *names;
-	uint64_t *shapes;
 	struct nvs_tensor *forgotten; /* since the last commit */
 	struct note *note;
 };
@@ -256,11 +254,13 @@ static int snapshot_take(struct nvs_engine *engine, struct snapshot *snapshot)
 		nbytes += strlen(engine->tensors[i]->rest->name) + 1;
 		ndims += engine->tensors[i]->rest->ndim;
 	}
-	snapshot->entries = calloc(engine->ntensors + 1, sizeof(*snapshot->entries));
-	snapshot->names = name = malloc(nbytes + 1);
-	snapshot->shapes = shape = calloc(ndims + 1, sizeof(*snapshot->shapes));
-	if (!snapshot->entries || !name || !shape)
+	snapshot->n = engine->ntensors;
+	snapshot->entries = malloc(snapshot->n * sizeof(*snapshot->entries) +
+				   ndims * sizeof(*shape) + nbytes + 1);
+	if (!snapshot->entries)
 		return -ENOMEM;
+	shape = (uint64_t *)(snapshot->entries + snapshot->n);
+	name = (char *)(shape + ndims);
 	for (size_t i = 0; i < engine->ntensors; i++) {
 		struct nvs_tensor *tensor = engine->tensors[i];
 		bool written = on_drive(tensor->content);
@@ -285,8 +285,7 @@ static int snapshot_take(struct nvs_engine *engine, struct snapshot *snapshot)
 			memcpy(shape, tensor->rest->shape, tensor->rest->ndim * sizeof(*shape));
 		shape += tensor->rest->ndim;
 	}
-	assert(name == snapshot->names + nbytes && shape == snapshot->shapes + ndims);
-	snapshot->n = engine->ntensors;
+	assert((char *)shape + nbytes == name);
 	snapshot->forgotten = engine->commit.forgotten;
 	engine->commit.forgotten = NULL;
 	snapshot->note = note_hold(engine->commit.note);
@@ -341,8 +340,6 @@ static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
 	}
 	engine_unlock(engine);
 	free(snapshot.entries);
-	free(snapshot.names);
-	free(snapshot.shapes);
 	launch(engine, list);
 	engine_lock(engine);
 	return rc;

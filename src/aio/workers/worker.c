@@ -13,7 +13,6 @@
 #include "aio/internal.h"
 #include "base/clock.h"
 #include "base/memory/cache.h"
-#include "base/threads/slice.h"
 #include "base/threads/thread.h"
 #include "trace/trace.h"
 

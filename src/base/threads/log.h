@@ -8,7 +8,6 @@
 #define THREADS_LOG_H
 
 #include <pthread.h>
-#include <stdbool.h>
 #include <sys/queue.h>
 
 #include "base/error.h"

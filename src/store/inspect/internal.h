@@ -3,8 +3,6 @@
 #ifndef STORE_INSPECT_INTERNAL_H
 #define STORE_INSPECT_INTERNAL_H
 
-#include <errno.h>
-
 #include "store/manifest.h"
 #include "store/member/member.h"
 #include "store/slots.h"

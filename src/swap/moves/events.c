@@ -4,7 +4,6 @@
  * what the plan calls for next, and computes long checksums. A caller that waits helps with what
  * takes microseconds, which saves it a thread switch.
  */
-#include "base/threads/slice.h"
 #include "base/threads/thread.h"
 #include "swap/moves/moves.h"
 

@@ -9,7 +9,6 @@
 #include <xxhash.h>
 
 #include "base/memory/huge_map.h"
-#include "base/threads/slice.h"
 #include "base/threads/thread.h"
 #include "swap/moves/moves.h"
 

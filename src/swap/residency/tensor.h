@@ -17,15 +17,9 @@
 #ifndef RESIDENCY_TENSOR_H
 #define RESIDENCY_TENSOR_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <sys/queue.h>
-
 #include "aio/aio.h"
 #include "base/memory/cache.h"
 #include "base/state_checks.h"
-#include "nvswap.h"
 #include "swap/residency/pins.h"
 #include "swap/residency/plan.h"
 
