@@ -3,8 +3,6 @@
  * Opening and closing an aio: its settings, the choice of the I/O engine, starting and stopping the
  * workers.
  */
-#include <assert.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,10 +10,8 @@
 #include "aio/internal.h"
 #include "aio/requests/requests.h"
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/threads/cancel.h"
 #include "base/threads/thread.h"
-#include "config/config.h"
 
 static int check_config(const struct aio_config *config, struct nvs_error *error)
 {
@@ -208,8 +204,10 @@ int aio_open_with(struct nvs_aio **out, const struct aio_config *config,
 		return rc;
 	aio = aio_new(config, log);
 	if (!aio)
-		return error_set(error, -ENOMEM, "out of memory while opening the I/O workers");
+		return error_no_memory(error, "opening the I/O workers");
 	aio->options.arg = ops_arg;
+	if (!ops && config->ioengine != NVS_IOENGINE_AUTO)
+		ops = ioengine_ops(config->ioengine);
 	rc = ops ? start_workers(aio, ops, why, sizeof(why)) : start_any(aio, error);
 	if (rc && ops)
 		rc = error_about(error, rc == -ENOMEM || rc == -EAGAIN ? rc : -ENOTSUP, "ioengine",
@@ -241,11 +239,7 @@ int aio_open_with(struct nvs_aio **out, const struct aio_config *config,
 int aio_open(struct nvs_aio **aio, const struct aio_config *config, const struct nvs_log *log,
 	     struct nvs_error *error)
 {
-	bool any;
-
-	any = config->ioengine <= NVS_IOENGINE_AUTO || config->ioengine >= NVS_IOENGINE_COUNT;
-	return aio_open_with(aio, config, any ? NULL : ioengine_ops(config->ioengine), NULL, log,
-			     error);
+	return aio_open_with(aio, config, NULL, NULL, log, error);
 }
 
 int nvs_aio_open(struct nvs_aio **aio, const struct nvs_config *config, struct nvs_error *error)

@@ -24,6 +24,7 @@ struct file_member {
 	/* Without stripes: the offset in the nvs_file of the member's first byte, ascending. */
 	uint64_t first;
 	struct dio_caps dio;
+	int slot, direct_slot; /* of file_create(): registered-file slots; -1: the table was full */
 };
 
 /*
@@ -53,8 +54,6 @@ void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns);
  * period does not count: the process did not run, so it could not see what completed.
  */
 void aio_watch(struct nvs_aio *aio, uint64_t now_ns);
-/* For tests: waits until all messages of the aio are told. */
-void aio_await_told(struct nvs_aio *aio);
 /* Describes an overdue transfer: -ETIMEDOUT, with path and offset. Without the lock. */
 int aio_describe_overdue(struct nvs_aio *aio, const struct transfer *transfer, const char *subject,
 			 struct nvs_error *error);
@@ -111,8 +110,7 @@ const struct aio_config *aio_settings(const struct nvs_aio *aio);
 int aio_open(struct nvs_aio **aio, const struct aio_config *config, const struct nvs_log *log,
 	     struct nvs_error *error);
 struct engine_ops;
-/* The same with `ops` instead of the engine that the configuration names; NULL: with the first that
- * works. */
+/* The same with `ops` instead of the configured engine, unless they are NULL. */
 int aio_open_with(struct nvs_aio **aio, const struct aio_config *config,
 		  const struct engine_ops *ops, void *ops_arg, const struct nvs_log *log,
 		  struct nvs_error *error);

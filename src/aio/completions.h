@@ -34,14 +34,12 @@ enum completions_waiter { COMPLETIONS_THREAD, COMPLETIONS_CALLER, COMPLETIONS_WA
 
 /*
  * Waits until there are `least` transfers to take, at least 1, or one in flight is overdue, or
- * completions_wake() was called for this waiter. Returns 0 or deadline_error().
+ * completions_wake() was called for this waiter. Returns as cond_wait_until().
  */
 int completions_wait(struct completions *queue, enum completions_waiter who, uint64_t least,
 		     uint64_t deadline);
 /* Ends the waiter's current wait or, without one, its next. Any thread. */
 void completions_wake(struct completions *queue, enum completions_waiter who);
-/* Whether a wait of this waiter for one transfer would return at once. Any thread. */
-bool completions_pending(struct completions *queue, enum completions_waiter who);
 
 /* ---- For the aio's threads ---- */
 

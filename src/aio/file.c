@@ -3,8 +3,6 @@
  * nvs_file: a flat byte range over one or more files or block devices, each with one descriptor for
  * direct I/O and one for buffered I/O.
  */
-#include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/magic.h>
@@ -17,7 +15,6 @@
 
 #include "aio/internal.h"
 #include "aio/requests/requests.h"
-#include "base/error.h"
 #include "base/memory/huge_map.h"
 #include "base/threads/cancel.h"
 
@@ -64,7 +61,7 @@ static void set_alignment(struct nvs_file *file)
 	file->direct = true;
 	file->offset_align = file->mem_align = 1;
 	for (unsigned i = 0; i < file->nmembers; i++) {
-		const struct open_member *member = &file->members[i];
+		const struct file_member *member = &file->members[i];
 
 		file->direct &= member->direct_fd >= 0;
 		if (member->dio.offset_align > file->offset_align)
@@ -75,8 +72,7 @@ static void set_alignment(struct nvs_file *file)
 	if (!file->direct)
 		file->offset_align = file->mem_align = 1;
 	file->write_unit = file->offset_align;
-	/* The page cache writes back whole pages, so direct writes must not share a page with it.
-	 */
+	/* The page cache writes back whole pages: direct writes must not share a page with it. */
 	if (file->direct && !file->padded && !file->units && file->write_unit < page_bytes())
 		file->write_unit = (uint32_t)page_bytes();
 	file_check(file);
@@ -97,12 +93,8 @@ int file_create(struct nvs_aio *aio, const struct file_member *members, unsigned
 				  .writable = writable,
 				  .padded = padded};
 	for (unsigned i = 0; i < n; i++) {
-		file->members[i] = (struct open_member){.path = strdup(members[i].path),
-							.fd = members[i].fd,
-							.direct_fd = members[i].direct_fd,
-							.base = members[i].base,
-							.first = members[i].first,
-							.dio = members[i].dio};
+		file->members[i] = members[i];
+		file->members[i].path = strdup(members[i].path);
 		if (!file->members[i].path)
 			goto no_memory;
 	}

@@ -5,11 +5,11 @@
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	engines: io_uring libaio posix engines
- *	aio: log place
- *	transfers: errors piece lists completions
+ *	aio: place
+ *	transfers: errors piece completions
  *	requests: requests
  *	transfers: transfer
- *	workers: watch claim catch_up worker
+ *	workers: watch claim worker
  *	aio: registration file
  *	requests: submit wait
  *	aio: statistics aio
@@ -22,8 +22,11 @@
 
 #include "aio/aio.h"
 #include "aio/engines/engine.h"
+#include "base/error.h"
+#include "base/numbers.h"
+#include "base/state_checks.h"
 #include "base/statistics/latency.h"
-#include "base/threads/messages.h"
+#include "base/threads/log.h"
 #include "config/config.h"
 
 /* Retries of an I/O that returns EINTR, EAGAIN or no progress. */
@@ -37,15 +40,6 @@
 #define BOUNCE_SLOT_BYTES (256u * 1024)
 #define BOUNCE_SLOTS_MAX  8u  /* per worker */
 #define BOUNCE_SLOTS_ALL  64u /* of all workers, each of which has at least one */
-
-/* A member of an open file, with its registered descriptors. */
-struct open_member {
-	char *path;
-	int fd, direct_fd;
-	int slot, direct_slot; /* registered-file slots; -1: the table was full */
-	uint64_t base, first;
-	struct dio_caps dio;
-};
 
 struct nvs_file {
 	struct nvs_aio *aio; /* NULL: it is closed */
@@ -61,12 +55,12 @@ struct nvs_file {
 	uint32_t offset_align, mem_align;
 	/* Writes of partial units go through the page cache. */
 	uint32_t write_unit;
-	struct open_member members[];
+	struct file_member members[];
 };
 
 /* Where a byte of the file lies: its member, and `nbytes` contiguous bytes from `offset`. */
 struct place {
-	const struct open_member *member;
+	const struct file_member *member;
 	uint64_t offset, nbytes;
 };
 
@@ -167,18 +161,6 @@ struct region {
 	int status;		   /* error of a worker that failed to register it */
 };
 
-/* Messages, and the thread that tells them; see log.c. */
-struct log {
-	struct nvs_log to; /* the caller's */
-	pthread_t thread;
-	bool started;
-	pthread_mutex_t lock; /* of the following; taken last */
-	pthread_cond_t changed;
-	struct messages messages;
-	bool telling; /* the thread is in the caller's log function, perhaps for long */
-	bool closing;
-};
-
 struct nvs_aio {
 	struct aio_config config;
 	struct log log;
@@ -233,7 +215,7 @@ struct place file_place(const struct nvs_file *file, uint64_t offset);
 /* Asserts what holds of a file from opening until closing: its members, alignments and units. */
 void file_check(const struct nvs_file *file);
 
-/* ---- lists.c: under the lock ---- */
+/* ---- transfer.c: under the lock ---- */
 static inline bool transfer_in_flight(const struct transfer *transfer)
 {
 	return transfer->state.phase == TRANSFER_QUEUED ||
@@ -247,20 +229,12 @@ static inline bool transfer_is_awaited_read(const struct transfer *transfer)
 
 /* Asserts the invariants of a transfer between submission and completion. */
 void transfer_check(const struct transfer *transfer);
-/* Asserts the links at both ends of a list of queued transfers. */
-void list_check(const struct transfer_list *list);
 /* Whether a transfer is queued. */
 bool transfers_queued(const struct nvs_aio *aio);
-/* Puts a transfer at the end of its queue. */
-void transfer_append(struct nvs_aio *aio, struct transfer *transfer);
-/* Takes a transfer off its queue. */
-void transfer_unlink(struct nvs_aio *aio, struct transfer *transfer);
 /* Removes fully claimed and failed transfers from the head of a list of queued ones. */
 void list_pop_claimed(struct nvs_aio *aio, struct transfer_list *todo,
 		      struct transfer_list *completed);
 void list_add_completed(struct transfer_list *completed, struct transfer *transfer);
-
-/* ---- transfer.c: under the lock ---- */
 /* Completes transfers. Those with a queue stay in the list. */
 void list_publish(struct nvs_aio *aio, struct transfer_list *completed);
 /* Appends published transfers to their queues, with or without the lock. */
@@ -295,16 +269,6 @@ uint64_t bounce_bytes(const struct bounce *bounce);
 int watch_start(struct nvs_aio *aio);
 void watch_stop(struct nvs_aio *aio);
 
-/* ---- log.c ---- */
-void log_init(struct log *log, const struct nvs_log *to);
-void log_destroy(struct log *log);
-int log_start(struct log *log);
-/* Returns when all messages are told. */
-void log_stop(struct log *log);
-/* Queues a message, with or without the lock, on any thread. */
-void aio_say(struct nvs_aio *aio, enum nvs_log_level level, const char *format, ...)
-	__attribute__((format(printf, 3, 4)));
-
 /* ---- The steps of a worker's round, on its thread ---- */
 static inline uint32_t pieces_in_flight(const struct worker *worker)
 {
@@ -321,13 +285,6 @@ void worker_check(const struct worker *worker);
 void worker_claim(struct worker *worker, uint64_t now, struct transfer_list *completed);
 /* Under the lock: frees the pieces that have ended. */
 void worker_account(struct worker *worker, uint64_t now, struct transfer_list *completed);
-
-/* ---- catch_up.c ---- */
-/*
- * Under the lock, which it drops: applies changes of the aio's files, regions and binding.
- * aio_sync() waits for this.
- */
-void worker_catch_up(struct worker *worker);
 
 /* ---- worker.c ---- */
 /* The number of completions that a worker waits for with so many I/Os in flight, at least one;

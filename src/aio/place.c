@@ -3,10 +3,7 @@
  * Where the bytes of a file lie, and what holds of a file while it is open, and of an aio's counts
  * and tables under the lock.
  */
-#include <assert.h>
-
 #include "aio/internal.h"
-#include "base/state_checks.h"
 
 struct place file_place(const struct nvs_file *file, uint64_t offset)
 {
@@ -17,7 +14,7 @@ struct place file_place(const struct nvs_file *file, uint64_t offset)
 				      .nbytes = UINT64_MAX};
 
 	if (!file->stripe) {
-		const struct open_member *members = file->members;
+		const struct file_member *members = file->members;
 		unsigned low = 0, high = file->nmembers;
 
 		/* The last member that begins at the offset or before. */
@@ -38,7 +35,7 @@ struct place file_place(const struct nvs_file *file, uint64_t offset)
 
 	uint64_t stripe = offset / file->stripe;
 	uint64_t within = offset % file->stripe;
-	const struct open_member *member = &file->members[stripe % file->nmembers];
+	const struct file_member *member = &file->members[stripe % file->nmembers];
 
 	return (struct place){.member = member,
 			      .offset = member->base + stripe / file->nmembers * file->stripe +

@@ -4,14 +4,11 @@
  * binding to a NUMA node. A change raises the epoch, and aio_sync() waits until every worker has
  * applied it.
  *
- * Registering waits for no I/O: a worker that waits for completions ends its wait (`interrupt` of
- * the engine), even if the drive hangs. A region has at most 1 GiB, the kernel's limit. An I/O
+ * Registering waits for no I/O: a worker that waits for completions ends its wait (`wake` of the
+ * engine), even if the drive hangs. A region has at most 1 GiB, the kernel's limit. An I/O
  * uses descriptor and address directly where a ring could not register them: slower, but correct.
  * A worker chooses slots at every submission, retries included, by what its own ring holds then.
  */
-#include <assert.h>
-#include <errno.h>
-
 #include "aio/internal.h"
 #include "base/memory/huge_map.h"
 #include "base/threads/cancel.h"
@@ -24,7 +21,7 @@ void aio_sync(struct nvs_aio *aio)
 	/* Wakes idle workers and those in reap; under the lock. */
 	pthread_cond_broadcast(&aio->work);
 	for (unsigned i = 0; i < aio->nworkers; i++)
-		aio->ops->interrupt(aio->workers[i].queue);
+		aio->ops->wake(aio->workers[i].queue, true);
 	for (unsigned i = 0; i < aio->nworkers; i++)
 		while (aio->workers[i].epoch < epoch)
 			pthread_cond_wait(&aio->synced, &aio->lock);

@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Counters and latencies of the workers, added up.
- */
-#include <assert.h>
-#include <errno.h>
+/* Counters and latencies of the workers, added up. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 
 #include "aio/internal.h"
-#include "base/error.h"
 #include "base/struct_size.h"
 
 static void add_counts(uint64_t *into, const uint64_t *seen, const uint64_t *at_reset)

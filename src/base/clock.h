@@ -37,16 +37,8 @@ static inline uint64_t deadline_ns(int timeout_ms)
 	return timeout_ms ? clock_ns() + (uint64_t)timeout_ms * 1000000u : 0;
 }
 
-/*
- * The result of a function whose deadline has passed: -EAGAIN if it was not to wait at all, else
- * -ETIMEDOUT.
- */
-static inline int deadline_error(uint64_t deadline)
-{
-	return deadline ? -ETIMEDOUT : -EAGAIN;
-}
-
-/* Like pthread_cond_wait, until the deadline: 0 or deadline_error(). */
+/* Like pthread_cond_wait, until the deadline: 0; -EAGAIN if it was not to wait at all, else
+ * -ETIMEDOUT. */
 static inline int cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline)
 {
 	if (!deadline)

@@ -5,11 +5,8 @@
  */
 #include "base/error.h"
 
-#include <assert.h>
-#include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -57,6 +54,11 @@ int error_set(struct nvs_error *error, int code, const char *format, ...)
 	set(error, code, NULL, 0, 0, format, args);
 	va_end(args);
 	return code;
+}
+
+int error_no_memory(struct nvs_error *error, const char *doing)
+{
+	return error_set(error, -ENOMEM, "out of memory while %s", doing);
 }
 
 int error_about(struct nvs_error *error, int code, const char *subject, unsigned line,

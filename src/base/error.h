@@ -12,6 +12,8 @@ void error_copy(struct nvs_error *error, const struct nvs_error *from);
 /* Sets code and text, and zeroes the rest, unless `error` is NULL; returns `code`, which is < 0. */
 int error_set(struct nvs_error *error, int code, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
+/* -ENOMEM: "out of memory while DOING". */
+int error_no_memory(struct nvs_error *error, const char *doing);
 /* The same with a subject (key, tensor or option) and a line or offset (0: none). */
 int error_about(struct nvs_error *error, int code, const char *subject, unsigned line,
 		uint64_t offset, const char *format, ...) __attribute__((format(printf, 6, 7)));

@@ -2,9 +2,11 @@
 #include "base/files.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -69,4 +71,34 @@ int file_read_all(int fd, size_t most, char **text, size_t *nbytes)
 	*text = data;
 	*nbytes = used;
 	return 0;
+}
+
+uint64_t file_number(const char *path, const char *key, uint64_t otherwise)
+{
+	FILE *file = fopen(path, "re");
+	uint64_t number = otherwise;
+	size_t n = strlen(key);
+	char line[256];
+
+	while (file && fgets(line, sizeof(line), file))
+		if (!strncmp(line, key, n) && sscanf(line + n, "%" SCNu64, &number) == 1)
+			break;
+	if (file)
+		fclose(file);
+	return number;
+}
+
+void unescape_mount(char *text)
+{
+	unsigned code;
+	char *to = text;
+
+	for (; *text; text++)
+		if (sscanf(text, "\\%3o", &code) == 1) {
+			*to++ = (char)code;
+			text += 3;
+		} else {
+			*to++ = *text;
+		}
+	*to = '\0';
 }

@@ -6,9 +6,6 @@
 #ifndef BASE_FILES_H
 #define BASE_FILES_H
 
-#include <stddef.h>
-#include <stdint.h>
-
 #include "nvswap.h"
 
 /*
@@ -26,5 +23,9 @@ int file_reserve(int fd, int mode, uint64_t nbytes);
  * a 0 behind it. -ENOMEM; errno of reading.
  */
 int file_read_all(int fd, size_t most, char **text, size_t *nbytes);
+/* The number behind `key` at the start of a line of a file; `otherwise` if there is none. */
+uint64_t file_number(const char *path, const char *key, uint64_t otherwise);
+/* Replaces \040 and the like in a field of /proc/self/mountinfo by their characters. */
+void unescape_mount(char *text);
 
 #endif

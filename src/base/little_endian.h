@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Little-endian numbers at any address, for structures on the drive.
- */
+/* Little-endian numbers at any address, for structures on the drive. */
 #ifndef BASE_LITTLE_ENDIAN_H
 #define BASE_LITTLE_ENDIAN_H
 

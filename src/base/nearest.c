@@ -6,7 +6,6 @@
 #include "base/nearest.h"
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <string.h>
 
 #include "base/numbers.h"
@@ -31,7 +30,6 @@ static unsigned edit_distance(const char *a, size_t na, const char *b, size_t nb
 	for (unsigned i = 1; i <= na; i++) {
 		unsigned *row = rows[i % 3];
 		const unsigned *before = rows[(i + 2) % 3], *second = rows[(i + 1) % 3];
-
 		unsigned best = i;
 
 		row[0] = i;

@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Copies structures of callers whose size differs from the library's.
- */
+/* Copies structures of callers whose size differs from the library's. */
 #include "base/struct_size.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

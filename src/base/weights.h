@@ -3,8 +3,6 @@
 #ifndef BASE_WEIGHTS_H
 #define BASE_WEIGHTS_H
 
-#include <stddef.h>
-
 #include "base/stamp.h"
 #include "nvswap.h"
 

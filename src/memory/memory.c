@@ -4,17 +4,12 @@
  * and registered with an aio. The list's lock is not held while memory is mapped or registered.
  */
 #include <assert.h>
-#include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
-#include <sys/queue.h>
 #include <sys/stat.h>
 
 #include "aio/aio.h"
-#include "base/error.h"
 #include "base/threads/cancel.h"
-#include "pool/arena.h"
-#include "topo/topo.h"
+#include "pool/pool.h"
 
 struct memory {
 	LIST_ENTRY(memory) link;

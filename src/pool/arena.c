@@ -3,15 +3,13 @@
  * Maps the pool's memory on explicit huge pages if enough are free, else on transparent ones, binds
  * it to a node before it is touched, and locks and populates it. Leases are in pool.c.
  */
-#include "pool/arena.h"
+#include "pool/pool.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <linux/mman.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/error.h"
 #include "base/memory/huge_map.h"
 #include "base/memory/room.h"
 #include "base/state_checks.h"
@@ -60,8 +58,7 @@ static void bind_to_node(struct arena *arena, const struct pool_options *options
 			options->words->subject, options->node, nvs_strerror(rc));
 }
 
-/* Populates the pages now, not in the middle of a step; touches them if the kernel lacks the call.
- */
+/* Populates the pages now, not amid a step; touches them if the kernel lacks the call. */
 static int populate(const struct arena *arena)
 {
 	if (!madvise(arena->data, arena->used, MADV_POPULATE_WRITE))

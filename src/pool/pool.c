@@ -10,13 +10,10 @@
 #include "pool/pool.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 
-#include "base/error.h"
 #include "base/memory/extents.h"
 #include "base/state_checks.h"
-#include "pool/arena.h"
 
 struct pool {
 	struct arena arena;
@@ -65,7 +62,7 @@ int pool_open(struct pool **out, const struct pool_options *options, struct nvs_
 	int rc;
 
 	if (!pool)
-		return error_set(error, -ENOMEM, "out of memory while opening the pool");
+		return error_no_memory(error, "opening the pool");
 	pool->unit = options->unit;
 	pool->unit_shift = (uint32_t)__builtin_ctz(options->unit);
 	pool->nbytes = whole.nbytes = units(pool, options->nbytes) * options->unit;
@@ -78,7 +75,7 @@ int pool_open(struct pool **out, const struct pool_options *options, struct nvs_
 	pool->extents = extents_open(pool->nbytes / pool->unit);
 	if (!pool->extents) {
 		pool_close(pool);
-		return error_set(error, -ENOMEM, "out of memory while opening the pool");
+		return error_no_memory(error, "opening the pool");
 	}
 	leases_check(pool);
 	*out = pool;

@@ -31,6 +31,23 @@ struct pool_options {
 	const struct arena_words *words; /* for arena_open(); pool_open() sets it */
 };
 
+/* ---- arena.c: the memory, mapped, bound to a node and locked ---- */
+struct arena {
+	char *data;
+	uint64_t nbytes; /* bytes of the mapping */
+	uint64_t used;	 /* bytes of the pool, in whole pages; the rest is never touched */
+	uint64_t locked; /* bytes locked, from the start */
+	bool huge;	 /* explicit huge pages */
+	bool transparent_huge;
+	int node;
+};
+
+int arena_open(struct arena *arena, const struct pool_options *options, struct nvs_error *error);
+void arena_close(struct arena *arena);
+/* Asserts what must hold of an open arena. */
+void arena_check(const struct arena *arena);
+
+/* ---- pool.c ---- */
 /* -ENOMEM: the error has the need, the limit and how to raise it. */
 int pool_open(struct pool **pool, const struct pool_options *options, struct nvs_error *error);
 void pool_close(struct pool *pool);

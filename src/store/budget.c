@@ -13,12 +13,7 @@
  * A count that can't be replaced never stops a run: it is logged once, and tried again with the next
  * addition.
  */
-#include <assert.h>
-#include <errno.h>
-
 #include "aio/aio.h"
-#include "base/error.h"
-#include "base/numbers.h"
 #include "store/internal.h"
 
 #define AHEAD_PART 1000

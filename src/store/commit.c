@@ -14,16 +14,47 @@
  * written anew by the next commit; without any copy of the last one opening is -EUCLEAN, since the
  * caller may have built upon it, and nvswap.rollback asks for the one before.
  */
-#include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <time.h>
 
-#include "base/error.h"
-#include "base/numbers.h"
 #include "store/disk.h"
 #include "store/internal.h"
+
+void store_commit_check(const struct store *store)
+{
+	const struct label *label = &store->members[0].label;
+	uint64_t generation = store->manifest.generation;
+
+	assert(store->keep);
+	label_check(label);
+	assert(label->kept && !label->index && label->count == store->nmembers);
+	assert(label->unit == store->unit);
+	assert(store->nmembers == 1 || label->stripe == store->stripe);
+	if (generation)
+		manifest_header_check(&store->manifest);
+	assert(generation || !store->manifest.count);
+	/* Commits only add to what was found; after a rollback the label names the lost one. */
+	assert(store->found.header.generation <= generation);
+	assert(label->generation >= generation);
+	assert((generation == 0) == (store->slots.current == MANIFEST_TURN_COUNT));
+	slots_check(&store->slots);
+}
+
+/* Of the entries of a commit; `size` is store_bytes(). */
+static void entries_check(const struct store *store, uint64_t size,
+			  const struct store_entry *entries, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		const struct store_entry *entry = &entries[i];
+		uint64_t length = round_to_unit(entry->nbytes, store->unit);
+
+		entry_check(entry, store->unit);
+		assert(length <= size);
+		assert(!length || entry->offset <= size - length);
+		assert(!length || entry->spare <= size - length);
+	}
+}
 
 /* ---- Reading ---- */
 
@@ -115,28 +146,13 @@ uint64_t store_generation(struct store *store)
 
 /* ---- Replacing ---- */
 
-static void enter_phase(struct store *store, enum commit_phase phase)
-{
-	assert(store->keep && !store->read_only);
-	pthread_mutex_lock(&store->lock);
-	if (phase == COMMIT_ENCODE)
-		while (store->committing != COMMIT_IDLE)
-			pthread_cond_wait(&store->idle, &store->lock);
-	assert(phase == COMMIT_IDLE || phase > store->committing);
-	store->committing = phase;
-	if (phase == COMMIT_IDLE)
-		pthread_cond_broadcast(&store->idle);
-	pthread_mutex_unlock(&store->lock);
-}
-
 /* Writes the label of the first member; on an error it is unchanged, at least in memory. */
 static int relabel(struct store *store, uint64_t generation, struct nvs_error *error)
 {
 	struct label *label = &store->members[0].label, was = *label;
 
-	assert(store->committing >= COMMIT_WRITE_LABEL);
 	/* A new number is that of the manifest that was just written. */
-	assert(store->committing == COMMIT_TAKE_BACK ||
+	assert(generation == label->generation ||
 	       (generation == store->slots.highest && generation > label->generation));
 	assert(label->kept && !label->index);
 	label->generation = generation;
@@ -155,13 +171,9 @@ static int relabel(struct store *store, uint64_t generation, struct nvs_error *e
  */
 static int take_back(struct store *store, struct nvs_error *error)
 {
-	int rc;
+	int rc = relabel(store, store->members[0].label.generation, error);
 
-	assert(store->committing == COMMIT_TAKE_BACK);
-	rc = relabel(store, store->members[0].label.generation, error);
-	pthread_mutex_lock(&store->lock);
 	store->unsettled = rc != 0;
-	pthread_mutex_unlock(&store->lock);
 	return rc;
 }
 
@@ -173,12 +185,7 @@ static int take_back_failed_commit(struct store *store, struct nvs_error *error)
 
 	if (!store->unsettled)
 		return 0;
-	enter_phase(store, COMMIT_TAKE_BACK);
 	rc = take_back(store, &why);
-	pthread_mutex_lock(&store->lock);
-	assert(store->unsettled == (rc != 0));
-	store->committing = COMMIT_ENCODE;
-	pthread_mutex_unlock(&store->lock);
 	return rc ? error_set(error, rc,
 			      "an earlier commit failed and can't be taken back: %.600s; commit "
 			      "again when it can be written to",
@@ -188,12 +195,7 @@ static int take_back_failed_commit(struct store *store, struct nvs_error *error)
 
 bool store_unsettled(struct store *store)
 {
-	bool unsettled;
-
-	pthread_mutex_lock(&store->lock);
-	unsettled = store->unsettled;
-	pthread_mutex_unlock(&store->lock);
-	return unsettled;
+	return store->unsettled;
 }
 
 /* A commit into files that are gone would be lost in silence. */
@@ -214,7 +216,6 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 
 	assert(header->generation > store->manifest.generation);
 	store->slots.highest = header->generation;
-	enter_phase(store, COMMIT_SYNC_DATA);
 	/* The kernel reports a failed write-back once and then marks the pages clean. */
 	rc = nvs_file_sync(store->file, error);
 	if (rc) {
@@ -223,19 +224,15 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 			"which data was written: the next run finds the last commit before that";
 		return rc;
 	}
-	enter_phase(store, COMMIT_WRITE_MANIFEST);
 	rc = slots_write(&store->slots, bytes, nbytes, error);
-	if (!rc) {
-		enter_phase(store, COMMIT_SYNC_MANIFEST);
+	if (!rc)
 		rc = slots_sync(&store->slots, error);
-	}
 	/* Again, since syncing may have taken long. */
 	if (!rc)
 		rc = check_places(store, error);
 	/* Until a label names it, the manifest does not count. */
 	if (rc)
 		return rc;
-	enter_phase(store, COMMIT_WRITE_LABEL);
 	/* The other members' labels have no number; one of them may have a damaged copy. */
 	for (unsigned i = store->nmembers; i-- > 1 && !rc;)
 		if (member_has_copy(&store->members[i], LABEL_DAMAGED))
@@ -244,7 +241,6 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 	if (rc) {
 		struct nvs_error first = *error, second = {.size = sizeof(second)};
 
-		enter_phase(store, COMMIT_TAKE_BACK);
 		if (take_back(store, &second))
 			error_cause_of(error, &first,
 				       error_about(error, first.code, first.subject, 0,
@@ -297,7 +293,7 @@ static int write_commit(struct store *store, const struct store_entry *entries, 
 		return rc;
 	bytes = manifest_encode(store->members[0].label.id, highest + 1, entries, n, note, &header);
 	if (!bytes)
-		return error_set(error, -ENOMEM, "out of memory while writing the manifest");
+		return error_no_memory(error, "writing the manifest");
 	manifest_stamp(bytes, (uint64_t)time(NULL), &header);
 
 	/* A write always moves the tensor's contents, so equal entries have equal contents. */
@@ -327,12 +323,12 @@ int store_commit(struct store *store, const struct store_entry *entries, size_t 
 		return 0;
 	if (store->read_only)
 		return store_read_only(store, error);
-	enter_phase(store, COMMIT_ENCODE);
+	pthread_mutex_lock(&store->committing);
 	store_commit_check(store);
-	store_entries_check(store, store_bytes(store), entries, n);
+	entries_check(store, store_bytes(store), entries, n);
 	rc = write_commit(store, entries, n, note, &why);
 	store_commit_check(store);
-	enter_phase(store, COMMIT_IDLE);
+	pthread_mutex_unlock(&store->committing);
 	if (rc)
 		error_copy(error, &why);
 	return rc;
@@ -342,10 +338,10 @@ int store_settle(struct store *store, struct nvs_error *error)
 {
 	int rc;
 
-	enter_phase(store, COMMIT_ENCODE);
+	pthread_mutex_lock(&store->committing);
 	rc = take_back_failed_commit(store, error);
 	store_commit_check(store);
 	assert(rc || !store->unsettled);
-	enter_phase(store, COMMIT_IDLE);
+	pthread_mutex_unlock(&store->committing);
 	return rc;
 }

@@ -5,14 +5,11 @@
  */
 #include "store/disk.h"
 
-#include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/numbers.h"
 
 static int io_failed(const char *what, const char *path, uint64_t offset, int code,
 		     struct nvs_error *error)

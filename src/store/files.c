@@ -4,8 +4,6 @@
  * The files are ranges of one nvs_file, one behind the other, each from a whole unit on, with a unit
  * between two, so no window covers bytes of two files.
  */
-#include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,18 +11,12 @@
 #include <unistd.h>
 
 #include "aio/aio.h"
-#include "base/error.h"
-#include "base/numbers.h"
 #include "store/internal.h"
+#include "store/member/internal.h"
 
 /* The least unit of direct I/O: the block of most drives and file systems, also of those that can
  * move 512 bytes. */
 #define UNIT_READ 4096u
-
-static int no_memory(struct nvs_error *error)
-{
-	return error_set(error, -ENOMEM, "out of memory while opening files");
-}
 
 static char *full_path(const char *path)
 {
@@ -75,8 +67,7 @@ static int open_members(struct store *store, const struct weights *weights,
 
 		/* One that can't makes all of them buffered. */
 		if (!store->direct && members[i].direct_fd >= 0) {
-			close(members[i].direct_fd);
-			members[i].direct_fd = -1;
+			member_close_fd(&members[i].direct_fd);
 			members[i].dio.direct = false;
 		}
 		members[i].first = sources->source[i].first = first;
@@ -95,7 +86,7 @@ static int copy_names(struct store *store, const struct weights *weights, struct
 
 	store->sources = sources;
 	if (!sources)
-		return no_memory(error);
+		return error_no_memory(error, "opening files");
 	sources->n = weights->nfiles;
 	for (size_t i = 0; i < sources->n; i++) {
 		struct source *source = &sources->source[i];
@@ -105,7 +96,7 @@ static int copy_names(struct store *store, const struct weights *weights, struct
 					  .stamp = weights->files[i].stamp,
 					  .fd = -1};
 		if (!source->path || !source->full)
-			return no_memory(error);
+			return error_no_memory(error, "opening files");
 	}
 	return 0;
 }
@@ -113,41 +104,31 @@ static int copy_names(struct store *store, const struct weights *weights, struct
 int store_open_files(struct store **out, struct nvs_aio *aio, const struct weights *weights,
 		     struct nvs_error *error)
 {
-	struct store *store = calloc(1, sizeof(*store));
+	struct store *store = store_new();
 	struct file_member *members = calloc(weights->nfiles, sizeof(*members));
-	int rc;
+	size_t n = members ? weights->nfiles : 0;
+	int rc = store && members ? 0 : error_no_memory(error, "opening files");
 
 	assert(weights->nfiles);
-	if (!store || !members) {
-		free(store);
-		free(members);
-		return no_memory(error);
-	}
-	store->read_only = store->direct = true;
-	store->unit = UNIT_READ;
-	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
-		store->slots.slot[i].fd = -1;
-	pthread_mutex_init(&store->lock, NULL);
-	pthread_cond_init(&store->idle, NULL);
-	for (size_t i = 0; i < weights->nfiles; i++)
+	for (size_t i = 0; i < n; i++)
 		members[i].fd = members[i].direct_fd = -1;
-	rc = copy_names(store, weights, error);
+	if (!rc) {
+		store->read_only = store->direct = true;
+		store->unit = UNIT_READ;
+		rc = copy_names(store, weights, error);
+	}
 	if (!rc)
 		rc = open_members(store, weights, members, error);
 	if (!rc)
-		rc = file_create(aio, members, (unsigned)weights->nfiles, 0, false, true,
-				 &store->file, error);
-	for (size_t i = 0; i < weights->nfiles && rc; i++) {
-		if (members[i].fd >= 0)
-			close(members[i].fd);
-		if (members[i].direct_fd >= 0)
-			close(members[i].direct_fd);
+		rc = file_create(aio, members, (unsigned)n, 0, false, true, &store->file, error);
+	for (size_t i = 0; i < n && rc; i++) {
+		member_close_fd(&members[i].fd);
+		member_close_fd(&members[i].direct_fd);
 	}
 	free(members);
-	if (rc) {
+	if (rc)
 		store_close(store);
-		return rc;
-	}
-	*out = store;
-	return 0;
+	else
+		*out = store;
+	return rc;
 }

@@ -3,14 +3,10 @@
  * Decides whether the members form a kept store or a new one. Members that are exchanged, missing
  * or another program's are refused before any of them is changed.
  */
-#include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 #include <sys/random.h>
 
-#include "base/error.h"
-#include "store/disk.h"
 #include "store/internal.h"
 
 /* ---- Checking ---- */

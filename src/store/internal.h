@@ -2,12 +2,12 @@
 /*
  * The store's structure, shared by the files of this layer. One lock guards what changes after
  * opening; no system call runs under it. Reserving and committing are slow and are done by one
- * thread at a time each: their state says so, and what they work on is theirs without the lock.
+ * thread at a time each, which has a lock for that: what they work on is theirs without the first.
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	bytes: disk label manifest
- *	member: member lock names owner count device_area label_io device directory member/open space
- *	store: slots check budget sources reserve commit identity open files
+ *	member: member names count device_area label_io device directory member/open space
+ *	store: slots budget sources reserve commit identity open files
  *	inspect: read inspect/open describe find verify remove repair
  */
 #ifndef STORE_INTERNAL_H
@@ -20,22 +20,6 @@
 #include "store/member/member.h"
 #include "store/slots.h"
 #include "store/store.h"
-
-enum reserve_state {
-	RESERVE_IDLE,
-	RESERVE_BUSY, /* a thread takes extents, and grows files without the lock */
-};
-
-/* What a commit does at the moment; each phase begins when the one before has succeeded. */
-enum commit_phase {
-	COMMIT_IDLE,
-	COMMIT_ENCODE,
-	COMMIT_SYNC_DATA,
-	COMMIT_WRITE_MANIFEST,
-	COMMIT_SYNC_MANIFEST,
-	COMMIT_WRITE_LABEL, /* and make it durable, and mark the manifest */
-	COMMIT_TAKE_BACK,   /* the label is written as it was, because writing it has failed */
-};
 
 /* The write budget of a path. */
 struct budget_share {
@@ -59,27 +43,28 @@ struct store {
 	struct nvs_file *file;
 	struct sources *sources; /* of a store of files of others, which has no members; or NULL */
 
-	pthread_mutex_t lock;
-	pthread_cond_t idle; /* reserving or committing has ended */
-	enum reserve_state reserving;
-	enum commit_phase committing;
+	pthread_mutex_t lock;	 /* of the following; taken behind the other two */
 	struct extents *extents; /* in units */
 	uint64_t live;		 /* reserved extents, including those of length 0 */
 
-	/* Of the thread that reserves: */
-	uint64_t share;	      /* bytes of data space in each member */
-	uint64_t entries_max; /* entries for which the drive has manifest space */
+	pthread_mutex_t reserving; /* of the following */
+	uint64_t share;		   /* bytes of data space in each member */
+	uint64_t entries_max;	   /* entries for which the drive has manifest space */
 
-	/* Of the thread that commits: */
+	pthread_mutex_t committing; /* of the following; `manifest` changes under `lock` too */
 	struct slots slots;
 	struct manifest found;		 /* as read on open */
 	struct manifest_header manifest; /* the current one */
 	const char *no_commits;		 /* why no commit is possible any more; or NULL */
 	bool damaged;			 /* a copy of a label must be written anew */
-	bool unsettled; /* under the lock: the drive may name either of two manifests */
+	bool unsettled;			 /* the drive may name either of two manifests */
 
 	struct budget budget; /* of the thread that opens, counts or closes */
 };
+
+/* ---- open.c ---- */
+/* A store to be opened, which store_close() frees. NULL: out of memory. */
+struct store *store_new(void);
 
 /* ---- sources.c: files of others ---- */
 struct source {
@@ -99,18 +84,6 @@ void sources_free(struct sources *sources);
 /* Of the first one. */
 const char *sources_path(const struct sources *sources);
 
-/* ---- check.c: asserts what must hold ---- */
-/* Of what is constant once the store is open. */
-void store_check(const struct store *store);
-/* Under the lock: of the extents, and of one that is reserved. */
-void store_space_check(const struct store *store);
-void store_extent_check(const struct store *store, uint64_t offset, uint64_t nbytes);
-/* Of a kept store, by the thread that opens it or commits. */
-void store_commit_check(const struct store *store);
-/* Of the entries of a commit; `size` is store_bytes(). */
-void store_entries_check(const struct store *store, uint64_t size,
-			 const struct store_entry *entries, size_t n);
-
 /* ---- budget.c ---- */
 /*
  * Refuses to start where a path has had `limit` bytes, -EDQUOT, and counts ahead what this run will
@@ -124,10 +97,14 @@ void budget_close(struct store *store);
 /* ---- reserve.c ---- */
 /* -EROFS */
 int store_read_only(const struct store *store, struct nvs_error *error);
+/* Under the lock: asserts what must hold of the extents. */
+void store_space_check(const struct store *store);
 /* Sets up the allocator over the members' space, without the manifest's extents. */
 int store_open_space(struct store *store, struct nvs_error *error);
 
 /* ---- commit.c ---- */
+/* Asserts what must hold of a kept store, by the thread that opens it or commits. */
+void store_commit_check(const struct store *store);
 /* Reads the manifest of a reopened store; `rollback`: the one before it will do. */
 int store_read_manifest(struct store *store, bool rollback, struct nvs_error *error);
 /* The last step of reopening a store that is not read-only, and the first that changes it. */

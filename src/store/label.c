@@ -5,7 +5,6 @@
  */
 #include "store/label.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <xxhash.h>
 

@@ -5,8 +5,6 @@
  */
 #include "store/manifest.h"
 
-#include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <xxhash.h>
 

@@ -3,17 +3,11 @@
  * Opens and closes a store. All members are opened, locked and checked to be free or one store
  * before any of them is changed.
  */
-#include "store/store.h"
-
-#include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "aio/aio.h"
-#include "base/error.h"
-#include "base/numbers.h"
 #include "store/internal.h"
 
 static int open_members(struct store *store, const struct store_options *options,
@@ -37,27 +31,9 @@ static int open_members(struct store *store, const struct store_options *options
 	}
 	for (unsigned i = 0; i < options->npaths && !rc; i++) {
 		store->nmembers = i + 1;
-		rc = member_open(store->members, i, options->paths[i], name, store->read_only,
-				 error);
+		rc = member_open(store->members, i, options->paths[i], name,
+				 store->read_only ? MEMBER_READS : MEMBER_WRITES, error);
 	}
-	return rc;
-}
-
-static int open_members_file(struct store *store, struct nvs_aio *aio, struct nvs_error *error)
-{
-	struct file_member members[NVS_PATHS_MAX];
-	int rc;
-
-	for (unsigned i = 0; i < store->nmembers; i++)
-		members[i] = (struct file_member){.path = store->members[i].path,
-						  .fd = store->members[i].fd,
-						  .direct_fd = store->members[i].direct_fd,
-						  .base = store->members[i].base,
-						  .dio = store->members[i].dio};
-	rc = file_create(aio, members, store->nmembers, store->stripe, !store->read_only, true,
-			 &store->file, error);
-	for (unsigned i = 0; i < store->nmembers && !rc; i++)
-		store->members[i].lent = true;
 	return rc;
 }
 
@@ -85,7 +61,8 @@ static int reopen_store(struct store *store, struct nvs_aio *aio,
 	store->stripe = label->stripe;
 	rc = store_read_manifest(store, options->rollback, error);
 	if (!rc)
-		rc = open_members_file(store, aio, error);
+		rc = members_open_file(store->members, store->nmembers, store->stripe, aio,
+				       &store->file, error);
 	if (!rc)
 		rc = store_open_space(store, error);
 	if (rc || store->read_only)
@@ -112,32 +89,64 @@ static int create_store(struct store *store, struct nvs_aio *aio,
 	if (!rc)
 		rc = store_begin(store, options, error);
 	if (!rc)
-		rc = open_members_file(store, aio, error);
+		rc = members_open_file(store->members, store->nmembers, store->stripe, aio,
+				       &store->file, error);
 	if (!rc)
 		rc = store_open_space(store, error);
 	return rc || !store->keep ? rc : store_begin_keeping(store, error);
 }
 
+/* Asserts what is constant once the store is open. */
+static void store_check(const struct store *store)
+{
+	assert(store->nmembers >= 1 && store->nmembers <= NVS_PATHS_MAX);
+	assert(store->unit >= UNIT_MIN && store->unit <= UNIT_MAX);
+	assert(!(store->unit & (store->unit - 1)));
+	assert(store->stripe % store->unit == 0);
+	assert(store->nmembers == 1 || (store->stripe && store->stripe <= STRIPE_MAX));
+	assert(!store->read_only || store->keep);
+	assert(store->file);
+	for (unsigned i = 0; i < store->nmembers; i++) {
+		const struct member *member = &store->members[i];
+
+		member_check(member);
+		assert(store->unit % member->unit_needed == 0);
+		assert(member->read_only == store->read_only);
+		assert(!store->direct || member->direct_fd >= 0);
+		/* The nvs_file closes the descriptors. */
+		assert(member->lent);
+		assert(member->label.index == i && member->label.count == store->nmembers);
+		assert(member->kind != MEMBER_MEMORY || (store->nmembers == 1 && !store->keep));
+	}
+}
+
+struct store *store_new(void)
+{
+	struct store *store = calloc(1, sizeof(*store));
+
+	if (!store)
+		return NULL;
+	pthread_mutex_init(&store->lock, NULL);
+	pthread_mutex_init(&store->reserving, NULL);
+	pthread_mutex_init(&store->committing, NULL);
+	return store;
+}
+
 int store_open(struct store **out, struct nvs_aio *aio, const struct store_options *options,
 	       struct nvs_error *error)
 {
-	struct store *store = calloc(1, sizeof(*store));
+	struct store *store = store_new();
 	bool found = false;
 	int rc;
 
 	if (!store)
-		return error_set(error, -ENOMEM, "out of memory while opening a store");
+		return error_no_memory(error, "opening a store");
 	if (options->log)
 		store->log = *options->log;
 	store->read_only = options->read_only && options->npaths;
 	store->keep = (options->keep || options->read_only) && options->npaths;
 	store->direct = true;
 	store->unit = UNIT_MIN;
-	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
-		store->slots.slot[i].fd = -1;
-	pthread_mutex_init(&store->lock, NULL);
-	pthread_cond_init(&store->idle, NULL);
-
 	rc = open_members(store, options, error);
 	if (!rc)
 		rc = store_identify(store, options, &found, error);
@@ -175,8 +184,6 @@ void store_close(struct store *store)
 {
 	if (!store)
 		return;
-	assert(store->reserving == RESERVE_IDLE);
-	assert(store->committing == COMMIT_IDLE);
 	assert(!store->extents || store->file);
 	if (store->extents)
 		store_check(store);
@@ -195,6 +202,7 @@ void store_close(struct store *store)
 	sources_free(store->sources);
 	manifest_free(&store->found);
 	pthread_mutex_destroy(&store->lock);
-	pthread_cond_destroy(&store->idle);
+	pthread_mutex_destroy(&store->reserving);
+	pthread_mutex_destroy(&store->committing);
 	free(store);
 }

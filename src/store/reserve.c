@@ -4,13 +4,9 @@
  * drives. Reserving is all or nothing: after an error
  * extents and files are unchanged. The files grow without the lock, while extents may be released.
  */
-#include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "base/error.h"
-#include "base/numbers.h"
 #include "store/internal.h"
 
 #define GROWTH_MAX (UINT64_C(1) << 30) /* bytes reserved ahead of need, at most */
@@ -54,9 +50,29 @@ static uint64_t size_bytes(const struct store *store)
 	return extents_size(store->extents) * store->unit;
 }
 
-static int no_memory(struct nvs_error *error)
+void store_space_check(const struct store *store)
 {
-	return error_set(error, -ENOMEM, "out of memory while reserving space in the store");
+	uint64_t size = extents_size(store->extents), unused = extents_free_units(store->extents);
+
+	assert(size <= INT64_MAX / store->unit);
+	assert(size * store->unit == store->share * store->nmembers);
+	assert(unused <= size);
+	assert(extents_largest(store->extents) <= unused);
+	assert((extents_count(store->extents) == 0) == (unused == 0));
+	assert(extents_tail(store->extents) <= size);
+	/* Without extents everything is free. */
+	assert(store->live || unused == size);
+}
+
+/* Under the lock: of an extent that is reserved. */
+static void store_extent_check(const struct store *store, uint64_t offset, uint64_t nbytes)
+{
+	uint64_t size = extents_size(store->extents) * store->unit;
+
+	assert(offset % store->unit == 0);
+	assert(offset <= size);
+	assert(round_to_unit(nbytes, store->unit) <= size - offset);
+	assert(nbytes || !offset);
 }
 
 /* ---- Opening ---- */
@@ -86,7 +102,7 @@ int store_open_space(struct store *store, struct nvs_error *error)
 		return rc;
 	store->extents = extents_open(store->share * store->nmembers / store->unit);
 	if (!store->extents || extents_prepare(store->extents, 2 * n + 1))
-		return no_memory(error);
+		return error_no_memory(error, "reserving space in the store");
 	for (size_t i = 0; i < n && !rc; i++) {
 		const struct store_entry *entry = &store->found.entries[i];
 		uint64_t units = round_to_unit(entry->nbytes, store->unit) / store->unit;
@@ -102,7 +118,7 @@ int store_open_space(struct store *store, struct nvs_error *error)
 			rc = extents_take(store->extents, entry->spare / store->unit, units);
 		assert(rc != -EEXIST);
 	}
-	return rc ? no_memory(error) : 0;
+	return rc ? error_no_memory(error, "reserving space in the store") : 0;
 }
 
 /* ---- Growing ---- */
@@ -245,7 +261,7 @@ static int reserve_extents(struct store *store, const uint64_t *nbytes, size_t n
 	/* Allocate now what releasing them will need. */
 	if (n > UINT64_MAX - store->live - 2 ||
 	    extents_prepare(store->extents, store->live + n + 2))
-		return no_memory(error);
+		return error_no_memory(error, "reserving space in the store");
 	rc = reserve_manifest(store, n, error);
 	if (!rc && total) {
 		rc = reserve_together(store, nbytes, n, total, offsets, error);
@@ -298,17 +314,14 @@ int store_reserve(struct store *store, const uint64_t *nbytes, size_t n, uint64_
 
 	if (store->read_only)
 		return n ? store_read_only(store, error) : 0;
+	pthread_mutex_lock(&store->reserving);
 	pthread_mutex_lock(&store->lock);
-	while (store->reserving != RESERVE_IDLE)
-		pthread_cond_wait(&store->idle, &store->lock);
-	store->reserving = RESERVE_BUSY;
 	rc = reserve_extents(store, nbytes, n, offsets, error);
 	for (size_t i = 0; i < n && !rc; i++)
 		store_extent_check(store, offsets[i], nbytes[i]);
 	store_space_check(store);
-	store->reserving = RESERVE_IDLE;
-	pthread_cond_broadcast(&store->idle);
 	pthread_mutex_unlock(&store->lock);
+	pthread_mutex_unlock(&store->reserving);
 	return rc;
 }
 

@@ -9,8 +9,6 @@
  */
 #include "store/slots.h"
 
-#include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,15 +18,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "base/error.h"
 #include "base/files.h"
-#include "base/numbers.h"
 #include "store/disk.h"
-
-static int no_memory(struct nvs_error *error)
-{
-	return error_set(error, -ENOMEM, "out of memory while reading or writing the manifest");
-}
 
 int slots_open(struct slots *slots, const struct member *member, struct nvs_error *error)
 {
@@ -41,9 +32,9 @@ int slots_open(struct slots *slots, const struct member *member, struct nvs_erro
 	slots->complete = false;
 	for (unsigned i = 0; !rc && i < MANIFEST_SLOT_COUNT; i++) {
 		struct slot *slot = &slots->slot[i];
-		char name[32];
+		char name[MANIFEST_NAME];
 
-		snprintf(name, sizeof(name), "manifest.%u", i);
+		manifest_name(i, name);
 		slot->owned = member->kind == MEMBER_FILE;
 		if (!slot->owned) {
 			slot->fd = member->fd;
@@ -56,8 +47,8 @@ int slots_open(struct slots *slots, const struct member *member, struct nvs_erro
 				slot->path = NULL;
 		}
 		if (!slot->path)
-			return no_memory(error);
-		rc = slot->owned ? member_open_file(member, name, &slot->fd, error) : 0;
+			return error_no_memory(error, "reading or writing the manifest");
+		rc = slot->owned ? member_open_manifest(member, i, false, &slot->fd, error) : 0;
 		rc = rc == -ENOENT ? 0 : rc;
 	}
 	if (!rc)
@@ -76,7 +67,7 @@ int slots_complete(struct slots *slots, const struct member *member, bool fresh,
 
 		if (!slot->owned)
 			continue;
-		rc = member_make_file(member, strrchr(slot->path, '/') + 1, &slot->fd, error);
+		rc = member_open_manifest(member, i, true, &slot->fd, error);
 		if (!rc && fresh && ftruncate(slot->fd, 0))
 			rc = error_set(error, -errno, "cannot empty %s: %s", slot->path,
 				       nvs_strerror(-errno));
@@ -279,7 +270,7 @@ static int find_manifest(struct slots *slots, const struct member *first, bool r
 	int rc = find_generation(slots, older, label->unit, found, slot);
 
 	if (rc || (*slot < MANIFEST_SLOT_COUNT && slots->last == older))
-		return rc ? no_memory(error) : 0;
+		return rc ? error_no_memory(error, "reading or writing the manifest") : 0;
 	if (*slot == MANIFEST_SLOT_COUNT) {
 		/* The highest number below that a header has. */
 		older = 0;
@@ -287,7 +278,7 @@ static int find_manifest(struct slots *slots, const struct member *first, bool r
 			if (found[i].headed && found[i].generation < label->generation)
 				older = max_u64(older, found[i].generation);
 		if (older && find_generation(slots, older, label->unit, found, slot))
-			return no_memory(error);
+			return error_no_memory(error, "reading or writing the manifest");
 	}
 	if (*slot == MANIFEST_SLOT_COUNT || !rollback)
 		return last_is_lost(slots, first, found, *slot < MANIFEST_SLOT_COUNT ? older : 0,

@@ -33,9 +33,7 @@ struct slots {
 	uint64_t written; /* bytes of all manifests; atomic */
 };
 
-/*
- * Opens those that are there, on member 0, and changes nothing. After an error call slots_close.
- */
+/* Opens those that are there, on member 0, and changes nothing. After an error call slots_close. */
 int slots_open(struct slots *slots, const struct member *member, struct nvs_error *error);
 /* Creates those that are missing, before anything is written. `fresh`: empties them all. */
 int slots_complete(struct slots *slots, const struct member *member, bool fresh,

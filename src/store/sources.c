@@ -7,13 +7,10 @@
  * writes to it; so bytes are those of one version if the stamp, taken after they were read, is the
  * same. The path must lead to the file too: a program would find another one there.
  */
-#include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
 #include "aio/aio.h"
-#include "base/numbers.h"
 #include "store/internal.h"
 
 /* Shorter tensors lie together: they are read in one transfer, through bounce buffers. */

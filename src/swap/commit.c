@@ -10,14 +10,131 @@
  * two manifests while a commit runs: a write of it counts as in flight and begins when that ends.
  * A forgotten tensor keeps its extents until a commit has left it out.
  */
-#include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
+
+/* ---- Notes ---- */
+
+/*
+ * The note of the caller that a commit carries. It never changes: calls and commits hold references
+ * to it, which are counted under the lock, and copy it without.
+ */
+struct note {
+	unsigned references;
+	uint32_t nbytes;
+	uint8_t bytes[];
+};
+
+/* With one reference. NULL: out of memory. */
+static struct note *note_new(const void *data, size_t nbytes)
+{
+	struct note *note = malloc(sizeof(*note) + nbytes);
+
+	if (!note)
+		return NULL;
+	note->references = 1;
+	note->nbytes = (uint32_t)nbytes;
+	if (nbytes)
+		memcpy(note->bytes, data, nbytes);
+	return note;
+}
+
+static struct note *note_hold(struct note *note)
+{
+	assert(note->references && note->references < UINT32_MAX);
+	note->references++;
+	return note;
+}
+
+static void note_release(struct note *note)
+{
+	if (!note)
+		return;
+	if (!--note->references)
+		free(note);
+}
+
+int note_open(struct nvs_engine *engine, struct nvs_error *error)
+{
+	struct store_note found = store_found_note(engine->store);
+
+	engine->commit.last_note = note_new(found.data, found.nbytes);
+	if (!engine->commit.last_note)
+		return error_no_memory(error, "reading the manifest");
+	engine->commit.note = note_hold(engine->commit.last_note);
+	return 0;
+}
+
+void note_close(struct nvs_engine *engine)
+{
+	/* No commit or call holds one any more. */
+	assert(!engine->commit.note ||
+	       engine->commit.note->references ==
+		       1u + (engine->commit.note == engine->commit.last_note));
+	note_release(engine->commit.note);
+	note_release(engine->commit.last_note);
+	engine->commit.note = engine->commit.last_note = NULL;
+}
+
+int engine_set_note(struct nvs_engine *engine, const void *note, size_t nbytes,
+		    struct nvs_error *error)
+{
+	struct note *made;
+	int rc;
+
+	if (!engine || (!note && nbytes))
+		return error_set(error, -EINVAL, "nvs_engine_set_note: the %s is NULL",
+				 engine ? "note" : "engine");
+	if (nbytes > NVS_NOTE_MAX)
+		return error_set(error, -E2BIG, "a note has at most %u bytes; this one has %zu",
+				 NVS_NOTE_MAX, nbytes);
+	rc = check_writable(engine, error);
+	if (rc || !engine->keep)
+		return rc;
+	made = note_new(note, nbytes);
+	if (!made)
+		return error_no_memory(error, "copying a note");
+	engine_lock(engine);
+	note_release(engine->commit.note);
+	engine->commit.note = made;
+	engine_unlock(engine);
+	return 0;
+}
+
+int nvs_engine_set_note(struct nvs_engine *engine, const void *note, size_t nbytes,
+			struct nvs_error *error)
+{
+	HOLD_CANCEL;
+	int rc = check_unowned(engine, "nvs_optimizer_set_note sets the note", error);
+
+	return rc ? rc : engine_set_note(engine, note, nbytes, error);
+}
+
+int nvs_engine_get_note(struct nvs_engine *engine, void *note, size_t *nbytes)
+{
+	struct note *committed;
+	int rc = 0;
+
+	if (!engine || !nbytes)
+		return -EINVAL;
+	engine_lock(engine);
+	committed = note_hold(engine->commit.last_note);
+	engine_unlock(engine);
+	if (note && *nbytes < committed->nbytes)
+		rc = -ERANGE;
+	else if (note && committed->nbytes)
+		memcpy(note, committed->bytes, committed->nbytes);
+	*nbytes = committed->nbytes;
+	engine_lock(engine);
+	note_release(committed);
+	engine_unlock(engine);
+	return rc;
+}
+
+/* ---- What is committed ---- */
 
 /* Why the tensor can't be committed, and what to do; NULL: it can. */
 static const char *unfinished(const struct nvs_tensor *tensor)
@@ -42,7 +159,7 @@ static void await_copies(struct nvs_engine *engine)
 			continue;
 		}
 		commit_hold(engine, COPIED_OUT);
-		(void)events_wait(engine, UINT64_MAX);
+		(void)events_wait(engine, 1, UINT64_MAX);
 		i = 0;
 	}
 	commit_hold(engine, held);
@@ -118,10 +235,8 @@ static int write_all(struct nvs_engine *engine, struct nvs_error *error)
 /* The tensors as a commit finds them, with names and shapes of their own: tensors may be forgotten,
  * and get other shapes by registration, while the manifest is written. */
 struct snapshot {
-	struct store_entry *entries;
+	struct store_entry *entries; /* and behind them the shapes and names */
 	size_t n;
-	char *names;
-	uint64_t *shapes;
 	struct nvs_tensor *forgotten; /* since the last commit */
 	struct note *note;
 };
@@ -139,11 +254,13 @@ static int snapshot_take(struct nvs_engine *engine, struct snapshot *snapshot)
 		nbytes += strlen(engine->tensors[i]->rest->name) + 1;
 		ndims += engine->tensors[i]->rest->ndim;
 	}
-	snapshot->entries = calloc(engine->ntensors + 1, sizeof(*snapshot->entries));
-	snapshot->names = name = malloc(nbytes + 1);
-	snapshot->shapes = shape = calloc(ndims + 1, sizeof(*snapshot->shapes));
-	if (!snapshot->entries || !name || !shape)
+	snapshot->n = engine->ntensors;
+	snapshot->entries = malloc(snapshot->n * sizeof(*snapshot->entries) +
+				   ndims * sizeof(*shape) + nbytes + 1);
+	if (!snapshot->entries)
 		return -ENOMEM;
+	shape = (uint64_t *)(snapshot->entries + snapshot->n);
+	name = (char *)(shape + ndims);
 	for (size_t i = 0; i < engine->ntensors; i++) {
 		struct nvs_tensor *tensor = engine->tensors[i];
 		bool written = on_drive(tensor->content);
@@ -168,8 +285,7 @@ static int snapshot_take(struct nvs_engine *engine, struct snapshot *snapshot)
 			memcpy(shape, tensor->rest->shape, tensor->rest->ndim * sizeof(*shape));
 		shape += tensor->rest->ndim;
 	}
-	assert(name == snapshot->names + nbytes && shape == snapshot->shapes + ndims);
-	snapshot->n = engine->ntensors;
+	assert((char *)shape + nbytes == name);
 	snapshot->forgotten = engine->commit.forgotten;
 	engine->commit.forgotten = NULL;
 	snapshot->note = note_hold(engine->commit.note);
@@ -195,7 +311,8 @@ static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
 	if (rc) {
 		error_set(error, rc, "out of memory while writing the manifest");
 	} else {
-		struct store_note note = note_contents(snapshot.note);
+		const struct store_note note = {.data = snapshot.note->bytes,
+						.nbytes = snapshot.note->nbytes};
 
 		engine_unlock(engine);
 		rc = store_commit(engine->store, snapshot.entries, snapshot.n, &note, error);
@@ -207,7 +324,8 @@ static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
 		engine->commit.unsettled = rc && store_unsettled(engine->store);
 		if (!rc) {
 			tensors_committed(engine);
-			note_committed(engine, snapshot.note);
+			note_release(engine->commit.last_note);
+			engine->commit.last_note = note_hold(snapshot.note);
 			tensors_release_forgotten(engine, snapshot.forgotten);
 		} else {
 			/* Tensors that were forgotten meanwhile stay for the next commit too. */
@@ -222,8 +340,6 @@ static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
 	}
 	engine_unlock(engine);
 	free(snapshot.entries);
-	free(snapshot.names);
-	free(snapshot.shapes);
 	launch(engine, list);
 	engine_lock(engine);
 	return rc;

@@ -3,19 +3,14 @@
  * Opens and closes an engine: workers, store and pool of a configuration block, close to the drive
  * of the store, or of files of others.
  */
-#include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/error.h"
 #include "base/memory/huge_map.h"
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"
-#include "config/config.h"
 #include "swap/calls/calls.h"
 
 static const char *name_of(enum nvs_block block)
@@ -97,9 +92,9 @@ static void say_for_store(void *arg, enum nvs_log_level level, const char *text)
 	struct nvs_engine *engine = arg;
 
 	if (engine->opened)
-		say_later(engine, level, "%s", text);
+		log_later(&engine->log, level, "%s", text);
 	else
-		log_say(&engine->log, level, "%s", text);
+		log_say(&engine->log.to, level, "%s", text);
 }
 
 /* An engine with its settings, which has opened nothing yet. NULL: out of memory. */
@@ -116,7 +111,7 @@ static struct nvs_engine *engine_new(const struct opening *opening)
 	if (!engine)
 		return NULL;
 	engine->moves.failure.size = sizeof(engine->moves.failure);
-	engine->log = config->log;
+	log_init(&engine->log, &config->log);
 	if (config->log.fn)
 		engine->store_log = (struct nvs_log){say_for_store, engine};
 	engine->trace = config->trace;
@@ -199,7 +194,7 @@ static int open_pool(struct nvs_engine *engine, const struct nvs_config *config,
 		.nbytes = nvs_config_pool_bytes(config, block),
 		.pin = offload->pin_memory,
 		.topo = engine->topo,
-		.log = &engine->log,
+		.log = &engine->log.to,
 	};
 	char all[32], part[32];
 	size_t done;
@@ -220,7 +215,7 @@ static int open_pool(struct nvs_engine *engine, const struct nvs_config *config,
 	rc = aio_register_most(engine->aio, pool_data(engine->pool), pool_bytes(engine->pool),
 			       &done);
 	if (rc)
-		log_say(&engine->log, NVS_LOG_INFO,
+		log_say(&engine->log.to, NVS_LOG_INFO,
 			"of the pool's %s, only %s could be registered with the rings: %s "
 			"(registered memory counts against the memlock limit once per worker)",
 			size_text(pool_bytes(engine->pool), all), size_text(done, part),
@@ -234,8 +229,10 @@ static void engine_free(struct nvs_engine *engine)
 {
 	assert(!runs_in_flight(&engine->moves) && !engine->commit.writing && !engine->room.waiting);
 	assert(TAILQ_EMPTY(&engine->turns.line) && !engine->turns.ncopied);
-	/* The last log lines are said while their handler may still ask for the tensors. */
+	/* The last messages are told while the log function may still ask for the tensors. */
 	events_stop(engine);
+	log_stop(&engine->log);
+	engine->opened = false;
 	scrub_close(engine);
 	tensors_free(engine);
 	note_close(engine);
@@ -257,6 +254,7 @@ static void engine_free(struct nvs_engine *engine)
 	events_close(engine);
 	pool_close(engine->pool);
 	topo_close(engine->topo);
+	log_destroy(&engine->log);
 	pthread_mutex_destroy(&engine->lock);
 	pthread_mutex_destroy(&engine->commit.lock);
 	pthread_mutex_destroy(&engine->naming);
@@ -282,17 +280,15 @@ static int open_engine(struct nvs_engine **out, const struct opening *opening,
 		return rc;
 	engine = engine_new(opening);
 	if (!engine)
-		return error_set(error, -ENOMEM, "out of memory while opening the engine");
+		return error_no_memory(error, "opening the engine");
 	rc = topo_open(&engine->topo, NULL, error);
 	if (!rc && aio) {
 		rc = config_same_aio(config, aio_settings(aio), error);
 		engine->shares_aio = !rc;
 		engine->aio = rc ? NULL : aio;
 	} else if (!rc) {
-		rc = opening->ops
-			     ? aio_open_with(&engine->aio, &engine->aio_config, opening->ops,
-					     opening->ops_arg, &engine->log, error)
-			     : aio_open(&engine->aio, &engine->aio_config, &engine->log, error);
+		rc = aio_open_with(&engine->aio, &engine->aio_config, opening->ops,
+				   opening->ops_arg, &engine->log.to, error);
 		if (!rc)
 			aio_trace(engine->aio, engine->trace);
 	}

@@ -3,15 +3,10 @@
  * The tensors of an engine of files, and rows of them: each is a tensor by itself, in the table like
  * any other, and more than one may have the same bytes of a file, since nothing is written.
  */
-#include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/error.h"
-#include "base/numbers.h"
-#include "base/shape.h"
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
@@ -55,7 +50,6 @@ int tensors_from_files(struct nvs_engine *engine, const struct weights *weights,
 						     .shape = from->shape,
 						     .ndim = from->ndim};
 		uint64_t offset = store_file_offset(engine->store, from->file, from->offset);
-
 		struct nvs_tensor *tensor = add_from_files(engine, &spec, offset, from->nbytes);
 
 		rc = tensor ? 0 : -ENOMEM;

@@ -3,14 +3,11 @@
  * Registering tensors, reserving their extents, renaming and forgetting them. Tensors of a kept store
  * exist from the start and become visible when they are registered.
  */
-#include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <search.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/shape.h"
 #include "base/struct_size.h"
 #include "base/text.h"
@@ -62,12 +59,6 @@ int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error)
 }
 
 /* ---- Registering ---- */
-
-static int no_memory(struct nvs_error *error)
-{
-	error_set(error, -ENOMEM, "out of memory while registering tensors");
-	return -ENOMEM;
-}
 
 static int read_spec(struct nvs_tensor_spec *spec, const struct nvs_engine *engine,
 		     const struct nvs_tensor_spec *specs, size_t i, struct nvs_error *error)
@@ -144,11 +135,12 @@ static int find_new(struct nvs_engine *engine, const struct nvs_tensor_spec *spe
 		if (tfind(spec->name, &names, by_text))
 			rc = registered_already(spec->name, error);
 		else if (!tsearch(spec->name, &names, by_text))
-			rc = no_memory(error);
+			rc = error_no_memory(error, "registering tensors");
 		tensor = table_find(engine, spec->name);
 		if (!rc && tensor && spec->shape) {
 			reserved->shapes[i] = shape_copy(spec);
-			rc = reserved->shapes[i] ? 0 : no_memory(error);
+			rc = reserved->shapes[i] ? 0
+						 : error_no_memory(error, "registering tensors");
 		}
 		nbytes = spec->numel * nvs_dtype_size(spec->dtype);
 		if (rc)
@@ -198,7 +190,7 @@ static int add_all(struct nvs_engine *engine, struct reserved *reserved,
 				table_remove(engine, tensors[done]);
 				tensor_free(tensors[done]);
 			}
-		return no_memory(error);
+		return error_no_memory(error, "registering tensors");
 	}
 	for (size_t i = 0; i < n; i++) {
 		struct nvs_tensor *tensor = tensors[i];
@@ -238,7 +230,9 @@ int batch_register(struct nvs_engine *engine, const struct nvs_tensor_spec *spec
 	reserved.specs = calloc(n + 1, sizeof(*reserved.specs));
 	reserved.shapes = calloc(n + 1, sizeof(*reserved.shapes));
 	reserved.nbytes = calloc(4 * n + 1, sizeof(*reserved.nbytes));
-	rc = reserved.specs && reserved.shapes && reserved.nbytes ? 0 : no_memory(error);
+	rc = reserved.specs && reserved.shapes && reserved.nbytes
+		     ? 0
+		     : error_no_memory(error, "registering tensors");
 	/* A name that is new stays new while its extents are reserved. */
 	pthread_mutex_lock(&engine->naming);
 	if (!rc) {

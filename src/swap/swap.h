@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The swap engine's functions for the optimizer and for tests, beside the public ones.
- */
+/* The swap engine's functions for the optimizer and for tests, beside the public ones. */
 #ifndef SWAP_SWAP_H
 #define SWAP_SWAP_H
 

@@ -4,7 +4,6 @@
  * first. Each line names a problem and the command that fixes it. Nothing but the facts is seen, so
  * the same facts always give the same advice.
  */
-#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

@@ -4,7 +4,6 @@
  * elsewhere, so writing to reserved bytes can still fail for want of space. Reads the file's flags
  * and extents; changes them only in cow_turn_off().
  */
-#include <errno.h>
 #include <linux/fiemap.h>
 #include <linux/fs.h>
 #include <linux/magic.h>

@@ -12,6 +12,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "base/files.h"
 #include "base/memory/room.h"
 #include "topo/sysfs.h"
 
@@ -44,12 +45,11 @@ static uint64_t kernel_limit(const char *name)
 
 void machine_facts(struct nvs_machine_info *info)
 {
-	char choices[64], line[128];
+	static const char meminfo[] = "/proc/meminfo";
+	char choices[64];
 	struct memory_room room;
-	unsigned long long value;
 	struct utsname os;
 	glob_t nodes;
-	FILE *file;
 
 	*info = (struct nvs_machine_info){.size = sizeof(struct nvs_machine_info),
 					  .memlock_bytes = memlock_limit()};
@@ -67,17 +67,9 @@ void machine_facts(struct nvs_machine_info *info)
 		globfree(&nodes);
 	}
 
-	file = fopen("/proc/meminfo", "re");
-	while (file && fgets(line, sizeof(line), file)) {
-		if (sscanf(line, "HugePages_Total: %llu", &value) == 1)
-			info->hugepages_total = value;
-		else if (sscanf(line, "HugePages_Free: %llu", &value) == 1)
-			info->hugepages_free = value;
-		else if (sscanf(line, "Hugepagesize: %llu kB", &value) == 1)
-			info->hugepage_bytes = value * 1024;
-	}
-	if (file)
-		fclose(file);
+	info->hugepages_total = file_number(meminfo, "HugePages_Total:", 0);
+	info->hugepages_free = file_number(meminfo, "HugePages_Free:", 0);
+	info->hugepage_bytes = file_number(meminfo, "Hugepagesize:", 0) * 1024;
 	sysfs_text(choices, sizeof(choices), SYSFS "/kernel/mm/transparent_hugepage/enabled");
 	sysfs_choice(choices);
 	snprintf(info->transparent_hugepages, sizeof(info->transparent_hugepages), "%.15s",

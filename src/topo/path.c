@@ -14,6 +14,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "base/files.h"
 #include "topo/sysfs.h"
 
 #ifndef STATX_DIOALIGN
@@ -95,22 +96,6 @@ int dio_probe(int fd, struct dio_caps *caps)
 	return 0;
 }
 
-/* mountinfo escapes space, tab, newline and backslash in octal: \040. */
-static void unescape(char *text)
-{
-	char *to = text;
-
-	for (const char *from = text; *from; to++) {
-		if (from[0] == '\\' && from[1] && from[2] && from[3]) {
-			*to = (char)((from[1] - '0') * 64 + (from[2] - '0') * 8 + (from[3] - '0'));
-			from += 4;
-		} else {
-			*to = *from++;
-		}
-	}
-	*to = '\0';
-}
-
 bool mount_parse(const char *line, struct mount *mount)
 {
 	/* "ID parent major:minor root point options [optional...] - type source super-options" */
@@ -119,8 +104,8 @@ bool mount_parse(const char *line, struct mount *mount)
 	*mount = (struct mount){0};
 	if (!rest || sscanf(rest, " - %31s %255s", mount->type, mount->source) != 2)
 		return false;
-	unescape(mount->type);
-	unescape(mount->source);
+	unescape_mount(mount->type);
+	unescape_mount(mount->source);
 	return true;
 }
 
@@ -133,20 +118,15 @@ bool mount_of(int fd, struct mount *mount)
 	char path[48], *line = NULL;
 	size_t capacity = 0;
 	bool found = false;
-	long id = -1;
+	uint64_t id;
 	FILE *file;
 
 	*mount = (struct mount){0};
 	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
-	file = fopen(path, "re");
-	while (file && id < 0 && getline(&line, &capacity, file) > 0)
-		if (sscanf(line, "mnt_id: %ld", &id) != 1)
-			id = -1;
-	if (file)
-		fclose(file);
-	file = id < 0 ? NULL : fopen("/proc/self/mountinfo", "re");
+	id = file_number(path, "mnt_id:", UINT64_MAX);
+	file = id == UINT64_MAX ? NULL : fopen("/proc/self/mountinfo", "re");
 	while (file && !found && getline(&line, &capacity, file) > 0)
-		found = strtol(line, NULL, 10) == id && mount_parse(line, mount);
+		found = strtoull(line, NULL, 10) == id && mount_parse(line, mount);
 	if (file)
 		fclose(file);
 	free(line);

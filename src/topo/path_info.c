@@ -3,7 +3,6 @@
  * nvs_path_get_info: facts about a directory, file or block device, and the drive below it. The
  * only file that it creates is an unnamed one in the directory, to probe direct I/O.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
 #include <linux/fs.h>

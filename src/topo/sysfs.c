@@ -5,7 +5,6 @@
  */
 #include "topo/sysfs.h"
 
-#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>

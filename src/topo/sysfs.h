@@ -6,9 +6,6 @@
 #ifndef TOPO_SYSFS_H
 #define TOPO_SYSFS_H
 
-#include <stddef.h>
-#include <stdint.h>
-
 #include "topo/topo.h"
 
 #define SYSFS "/sys"

@@ -5,7 +5,6 @@
  */
 #include "topo/topo.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <hwloc.h>
 #include <stdlib.h>

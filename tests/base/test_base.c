@@ -8,7 +8,7 @@
 #include "base/nearest.h"
 #include "base/shape.h"
 #include "base/statistics/latency.h"
-#include "base/threads/messages.h"
+#include "base/threads/log.h"
 #include "support/inject.h"
 #include "support/support.h"
 #include "support/tests.h"
@@ -518,33 +518,22 @@ static void note_told(void *arg, enum nvs_log_level level, const char *text)
 	snprintf(told->last, sizeof(told->last), "%s", text);
 }
 
-__attribute__((format(printf, 2, 3))) static void add(struct messages *messages, const char *format,
-						      ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	messages_add(messages, message_new(NVS_LOG_INFO, format, args));
-	va_end(args);
-}
-
 TEST(a_thousand_messages_are_kept_and_the_others_counted)
 {
-	struct messages queue, taken;
 	struct told told = {0};
-	struct nvs_log log = {.fn = note_told, .arg = &told};
+	const struct nvs_log to = {.fn = note_told, .arg = &told};
+	struct log log;
 
-	messages_init(&queue);
+	log_init(&log, &to);
 	for (int i = 0; i < 1002; i++)
-		add(&queue, "message %d", i);
-	messages_init(&taken);
-	assert_true(messages_take(&queue, &taken));
-	add(&queue, "one more");
-	messages_tell(&taken, &log);
+		log_later(&log, NVS_LOG_INFO, "message %d", i);
+	assert_int_equal(log_start(&log), 0);
+	log_await_told(&log);
 	assert_int_equal(told.n, 1001);
 	assert_ptr_equal(strstr(told.last, "2 later messages were lost"), told.last);
-	assert_true(messages_take(&queue, &taken));
-	messages_tell(&taken, &log);
+	log_later(&log, NVS_LOG_INFO, "one more");
+	log_stop(&log);
 	assert_int_equal(told.n, 1002);
 	assert_string_equal(told.last, "one more");
+	log_destroy(&log);
 }

@@ -80,3 +80,8 @@ void await_awaited_reads(struct nvs_aio *aio, uint64_t n)
 		pthread_mutex_unlock(&aio->lock);
 	} while (reads < n);
 }
+
+void aio_await_told(struct nvs_aio *aio)
+{
+	log_await_told(&aio->log);
+}

@@ -24,4 +24,7 @@ bool is_completed(const struct transfer *transfer);
 /* Waits until calls wait for at least `n` reads of the aio. */
 void await_awaited_reads(struct nvs_aio *aio, uint64_t n);
 
+/* Waits until all messages of the aio are told. */
+void aio_await_told(struct nvs_aio *aio);
+
 #endif

@@ -534,3 +534,13 @@ uint64_t sum_of_contents(const char *path)
 {
 	return sum_files(path, false);
 }
+
+void events_await_idle(struct nvs_engine *engine)
+{
+	if (!engine->events.started)
+		assert_int_equal(events_start(engine), 0);
+	/* Its last round does all that has come up. */
+	events_stop(engine);
+	assert_int_equal(events_start(engine), 0);
+	log_await_told(&engine->log);
+}

@@ -154,6 +154,9 @@ void tensor_compare(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t
 
 /* ---- Tensors with one owner each ---- */
 
+/* Waits until every completed run has landed and every message was told. */
+void events_await_idle(struct nvs_engine *engine);
+
 /*
  * The functions of pins without the pin: they take each tensor's newest pin, or 0 if it has none.
  * Tests of several owners name the pins themselves.

@@ -64,15 +64,13 @@ struct engine_ops {
 	int (*submit)(void *queue, struct io *const *ios, unsigned n);
 	/*
 	 * Stores completed I/Os in ios[] and returns their number. Waits for `min` completions (0:
-	 * does not wait), until interrupt() or, if min is 1, until wake(). A negative errno means
+	 * does not wait) or until wake(). A negative errno means
 	 * that completions can't be retrieved now.
 	 */
 	int (*reap)(void *queue, struct io **ios, unsigned max, unsigned min);
-	/* From any thread: ends the current, or else the next, reap with a `min` of 1. */
-	void (*wake)(void *queue);
-	/* From any thread: ends the current, or else the next, reap that waits, whatever its `min`.
-	 * Costs more than wake(). */
-	void (*interrupt)(void *queue);
+	/* From any thread: ends the current, or else the next, reap with a `min` of 1; `any`, which
+	 * costs more: one that waits for several, too. */
+	void (*wake)(void *queue, bool any);
 	/* Optional: register a descriptor or region in a slot, or clear it (-1, NULL). */
 	int (*set_file)(void *queue, unsigned slot, int fd);
 	int (*set_buffer)(void *queue, unsigned slot, void *data, size_t nbytes);

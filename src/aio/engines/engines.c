@@ -4,7 +4,6 @@
  * machine.
  */
 #include <assert.h>
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 

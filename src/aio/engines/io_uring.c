@@ -4,8 +4,6 @@
  * deferred task running. It does without each of these on older kernels (fixed files 5.1, sparse
  * buffers 5.19, single issuer 6.0, deferred task running 6.1).
  */
-#include <assert.h>
-#include <errno.h>
 #include <liburing.h>
 #include <sched.h>
 #include <stdio.h>
@@ -34,9 +32,9 @@ struct uring {
 	int wake_fd;
 	uint64_t wake_count; /* buffer of the armed read of wake_fd */
 	bool wake_armed;
-	int stop_fd;	     /* of interrupt(); -1: no reap waits for several */
+	int stop_fd;	     /* of wake(any); -1: no reap waits for several */
 	uint64_t stop_count; /* buffer of its read */
-	unsigned stops;	     /* operations that interrupt() completes */
+	unsigned stops;	     /* operations that wake(any) completes */
 	bool stop_armed;     /* the first of them is in flight */
 	bool single_submit;
 	unsigned unsubmitted;	  /* entries in the submission queue */
@@ -75,7 +73,7 @@ static int set_up_ring(struct uring *uring, const struct engine_options *options
 	for (size_t i = 0; i < COUNT_OF(steps) && rc == -EINVAL; i++) {
 		if (steps[i] & avoid)
 			continue;
-		/* More entries than the depth for what wake() and interrupt() complete. */
+		/* More entries than the depth for what wake() completes. */
 		rc = io_uring_queue_init(options->depth + 1 + uring->stops, &uring->ring, steps[i]);
 		uring->facts->single_issuer = steps[i] & IORING_SETUP_SINGLE_ISSUER;
 		uring->facts->defer_taskrun = steps[i] & IORING_SETUP_DEFER_TASKRUN;
@@ -247,9 +245,9 @@ static int uring_submit(void *queue, struct io *const *ios, unsigned n)
 }
 
 /*
- * A reap that waits for several completions ends when there are as many. So interrupt() completes
- * as many: a read of its eventfd, and empty operations linked to that. They stay in flight over any
- * number of reaps, so they cost nothing until an interrupt.
+ * A reap that waits for several completions ends when there are as many. So wake(any) completes as
+ * many: a read of its eventfd, and empty operations linked to that. They stay in flight over any
+ * number of reaps, so they cost nothing until then.
  */
 static void arm_stops(struct uring *uring)
 {
@@ -274,12 +272,12 @@ static void arm_stops(struct uring *uring)
 }
 
 struct woken {
-	bool wake, interrupt;
+	bool wake, any;
 };
 
 /*
- * Whether the entry is of wake() or interrupt(), which *woken then notes. Of the operations of
- * interrupt(), the first tells; the others end the kernel's wait.
+ * Whether the entry is of wake(), which *woken then notes. Of the operations of wake(any), the first
+ * tells; the others end the kernel's wait.
  */
 static bool is_call(struct uring *uring, const void *data, struct woken *woken)
 {
@@ -290,7 +288,7 @@ static bool is_call(struct uring *uring, const void *data, struct woken *woken)
 	} else if (data == &uring->stop_fd) {
 		assert(uring->stop_armed);
 		uring->stop_armed = false;
-		woken->interrupt = true;
+		woken->any = true;
 	} else {
 		return data == &uring->stops;
 	}
@@ -384,25 +382,18 @@ static int uring_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 		if (!min)
 			io_uring_get_events(&uring->ring);
 		n += take_completions(uring, ios + n, max - n, &woken);
-		if (n >= min || woken.interrupt || (woken.wake && min == 1))
+		if (n >= min || woken.any || (woken.wake && min == 1))
 			return (int)n;
 	}
 }
 
-static void uring_wake(void *queue)
+static void uring_wake(void *queue, bool any)
 {
 	struct uring *uring = queue;
 
 	/* Fails only if the counter is full, and then the read completes anyway. */
 	(void)!write(uring->wake_fd, &(uint64_t){1}, sizeof(uint64_t));
-}
-
-static void uring_interrupt(void *queue)
-{
-	struct uring *uring = queue;
-
-	uring_wake(queue);
-	if (uring->stop_fd >= 0)
+	if (any && uring->stop_fd >= 0)
 		(void)!write(uring->stop_fd, &(uint64_t){1}, sizeof(uint64_t));
 }
 
@@ -436,7 +427,6 @@ const struct engine_ops engine_io_uring = {
 	.submit = uring_submit,
 	.reap = uring_reap,
 	.wake = uring_wake,
-	.interrupt = uring_interrupt,
 	.set_file = uring_set_file,
 	.set_buffer = uring_set_buffer,
 	.close = uring_close,

@@ -28,7 +28,7 @@ struct aio_context {
 	int wake_fd;
 	bool wake_armed;
 	struct iocb wake;
-	int stop_fd;	    /* of interrupt() */
+	int stop_fd;	    /* of wake(any) */
 	struct iocb *stops; /* polls of it, as many as a reap may wait for; data NULL: not armed */
 	uint32_t stops_max, nstops; /* nstops of them are armed */
 	struct iocb *iocbs;	    /* by io.index */
@@ -88,7 +88,7 @@ static int libaio_open(void **out, const struct engine_options *options, struct 
 	if (!context->stops || !context->iocbs || !context->batch || !context->events ||
 	    !context->refused)
 		goto fail;
-	/* More events than the depth for the polls that wake() and interrupt() complete. */
+	/* More events than the depth for the polls that wake() completes. */
 	rc = io_setup((int)(options->depth + 1 + context->stops_max), &context->id);
 	if (!rc) {
 		/* A filter may forbid these calls alone, which else only the first I/O would
@@ -180,7 +180,7 @@ static int libaio_submit(void *arg, struct io *const *ios, unsigned n)
 }
 
 /*
- * A reap that waits for several events ends when there are as many. So interrupt() completes as
+ * A reap that waits for several events ends when there are as many. So wake(any) completes as
  * many polls. They stay in flight over any number of reaps.
  */
 static void arm_stops(struct aio_context *context)
@@ -201,10 +201,10 @@ static void arm_stops(struct aio_context *context)
 }
 
 struct woken {
-	bool wake, interrupt;
+	bool wake, any;
 };
 
-/* Waits for events: notes in *woken which are of wake() or interrupt(), and returns the number of
+/* Waits for events: notes in *woken which are of wake(), and returns the number of
  * I/Os, or a negative errno. */
 static int get_events(struct aio_context *context, struct io **ios, unsigned max, unsigned min,
 		      struct woken *woken)
@@ -222,7 +222,7 @@ static int get_events(struct aio_context *context, struct io **ios, unsigned max
 			(void)!read(stop ? context->stop_fd : context->wake_fd, &(uint64_t){0},
 				    sizeof(uint64_t));
 			woken->wake |= wake;
-			woken->interrupt |= stop;
+			woken->any |= stop;
 			if (wake) {
 				context->wake_armed = false;
 			} else {
@@ -271,26 +271,20 @@ static int libaio_reap(void *arg, struct io **ios, unsigned max, unsigned min)
 		if (got < 0)
 			return n ? (int)n : got;
 		n += (unsigned)got;
-	} while (n < min && !woken.interrupt && !(woken.wake && min == 1));
+	} while (n < min && !woken.any && !(woken.wake && min == 1));
 	assert(n <= max);
 	context_check(context);
 	return (int)n;
 }
 
-static void libaio_wake(void *arg)
+static void libaio_wake(void *arg, bool any)
 {
 	struct aio_context *context = arg;
 
 	/* Fails only if the counter is full, and then the poll completes anyway. */
 	(void)!write(context->wake_fd, &(uint64_t){1}, sizeof(uint64_t));
-}
-
-static void libaio_interrupt(void *arg)
-{
-	struct aio_context *context = arg;
-
-	libaio_wake(arg);
-	(void)!write(context->stop_fd, &(uint64_t){1}, sizeof(uint64_t));
+	if (any)
+		(void)!write(context->stop_fd, &(uint64_t){1}, sizeof(uint64_t));
 }
 
 const struct engine_ops engine_libaio = {
@@ -299,6 +293,5 @@ const struct engine_ops engine_libaio = {
 	.submit = libaio_submit,
 	.reap = libaio_reap,
 	.wake = libaio_wake,
-	.interrupt = libaio_interrupt,
 	.close = libaio_close,
 };

@@ -5,7 +5,6 @@
  */
 #include <assert.h>
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -205,22 +204,13 @@ static int posix_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 	return (int)n;
 }
 
-static void posix_wake(void *queue)
+static void posix_wake(void *queue, bool any)
 {
 	struct thread_pool *pool = queue;
 
 	pthread_mutex_lock(&pool->lock);
-	pool->woken = true;
-	pthread_cond_signal(&pool->done);
-	pthread_mutex_unlock(&pool->lock);
-}
-
-static void posix_interrupt(void *queue)
-{
-	struct thread_pool *pool = queue;
-
-	pthread_mutex_lock(&pool->lock);
-	pool->interrupted = true;
+	pool->woken |= !any;
+	pool->interrupted |= any;
 	pthread_cond_signal(&pool->done);
 	pthread_mutex_unlock(&pool->lock);
 }
@@ -231,6 +221,5 @@ const struct engine_ops engine_posix = {
 	.submit = posix_submit,
 	.reap = posix_reap,
 	.wake = posix_wake,
-	.interrupt = posix_interrupt,
 	.close = posix_close,
 };

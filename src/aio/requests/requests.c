@@ -12,15 +12,11 @@
  */
 #include "aio/requests/requests.h"
 
-#include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "aio/internal.h"
-#include "base/error.h"
-#include "base/state_checks.h"
 #include "base/threads/cancel.h"
 
 /* Requests of the first chunk; each further chunk doubles their number. */
@@ -51,16 +47,13 @@ void request_check(const struct nvs_request *request)
 
 	switch (request_state(request)) {
 	case REQUEST_READY:
-		assert(request->previous ? request->previous->next == request
-					 : requests->ready == request);
-		assert(request->next ? request->next->previous == request
-				     : requests->last_ready == request);
+		assert(*request->ready.tqe_prev == request);
 		break;
 	case REQUEST_IN_FLIGHT:
-		assert(!request->next && !request->previous && requests->in_flight);
+		assert(!request->next && requests->in_flight);
 		break;
 	case REQUEST_SEEN_NAMED:
-		assert(!request->next && !request->previous && request->naming);
+		assert(request->naming);
 		break;
 	case REQUEST_FREE:
 	case REQUEST_SEEN:
@@ -73,10 +66,10 @@ void requests_check(const struct requests *requests)
 	if (!STATE_CHECKS)
 		return;
 	assert(requests->in_flight <= requests->total && requests->chunks);
-	assert(!requests->ready == !requests->last_ready);
-	assert(!requests->ready || request_state(requests->ready) == REQUEST_READY);
-	assert(!requests->ready || request_state(requests->last_ready) == REQUEST_READY);
-	assert(!requests->takeable || requests->ready);
+	assert(TAILQ_EMPTY(&requests->ready) ||
+	       (request_state(TAILQ_FIRST(&requests->ready)) == REQUEST_READY &&
+		request_state(TAILQ_LAST(&requests->ready, ready_list)) == REQUEST_READY));
+	assert(!requests->takeable || !TAILQ_EMPTY(&requests->ready));
 	assert(requests->failed.status <= 0);
 	assert(requests->eventfd < 0
 		       ? !requests->readable
@@ -119,6 +112,7 @@ int requests_open(struct requests **out, struct nvs_aio *aio)
 	}
 	requests->aio = aio;
 	requests->eventfd = -1;
+	TAILQ_INIT(&requests->ready);
 	chunk_add(requests, chunk);
 	requests_check(requests);
 	*out = requests;
@@ -237,12 +231,7 @@ bool requests_completed(struct transfer *transfer)
 	requests->in_flight--;
 	if (transfer->status && !requests->failed.status)
 		requests->failed = *transfer;
-	request->previous = requests->last_ready;
-	if (requests->last_ready)
-		requests->last_ready->next = request;
-	else
-		requests->ready = request;
-	requests->last_ready = request;
+	TAILQ_INSERT_TAIL(&requests->ready, request, ready);
 	requests->takeable += !request->naming;
 	set_state(request, REQUEST_READY);
 	requests_set_eventfd(requests);
@@ -329,15 +318,7 @@ static void unlink_ready(struct requests *requests, struct nvs_request *request)
 {
 	request_check(request);
 	assert(request_state(request) == REQUEST_READY);
-	if (request->previous)
-		request->previous->next = request->next;
-	else
-		requests->ready = request->next;
-	if (request->next)
-		request->next->previous = request->previous;
-	else
-		requests->last_ready = request->previous;
-	request->next = request->previous = NULL;
+	TAILQ_REMOVE(&requests->ready, request, ready);
 	if (!request->naming) {
 		assert(requests->takeable);
 		requests->takeable--;

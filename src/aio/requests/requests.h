@@ -8,6 +8,8 @@
 #ifndef AIO_REQUESTS_REQUESTS_H
 #define AIO_REQUESTS_REQUESTS_H
 
+#include <sys/queue.h>
+
 #include "aio/transfer.h"
 
 enum request_state {
@@ -24,7 +26,8 @@ struct nvs_request {
 	bool detached;		  /* submitted without an array: nvs_aio_wait_all() closes it */
 	unsigned naming;	  /* waits that name it; the last one frees it if it was closed */
 	uint64_t visit;		  /* of the last call that named it */
-	struct nvs_request *next, *previous;
+	struct nvs_request *next; /* of a free one */
+	TAILQ_ENTRY(nvs_request) ready;
 };
 
 struct request_chunk;
@@ -35,7 +38,7 @@ struct requests {
 	size_t total;		   /* requests in all chunks */
 	struct nvs_request *free;  /* linked by next */
 	struct nvs_request *freed; /* atomic: those that are closed and not yet in `free` */
-	struct nvs_request *ready, *last_ready;
+	TAILQ_HEAD(ready_list, nvs_request) ready;
 	size_t takeable; /* ready ones that no wait names */
 	uint64_t in_flight;
 	uint64_t submitted;	/* since the last nvs_aio_wait_all() */

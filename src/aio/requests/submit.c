@@ -2,12 +2,8 @@
 /*
  * Submits the transfers that a caller describes: checks all of them, then makes requests of them.
  */
-#include <assert.h>
-#include <errno.h>
-
 #include "aio/internal.h"
 #include "aio/requests/requests.h"
-#include "base/error.h"
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"
 

@@ -3,14 +3,11 @@
  * Waiting for requests: for several, for any, for all, or taking what has completed. A waiting
  * thread is woken when a request completes that it marked, and for no other.
  */
-#include <assert.h>
-#include <errno.h>
 #include <sys/eventfd.h>
 
 #include "aio/internal.h"
 #include "aio/requests/requests.h"
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/threads/cancel.h"
 
 /* The error of a wait that ends: a drive hangs, or else the deadline has passed. */
@@ -228,14 +225,11 @@ int nvs_aio_wait_all(struct nvs_aio *aio, int timeout_ms, uint64_t *completed,
 		requests->submitted = 0;
 		requests->failed = (struct transfer){0};
 		/* Requests of an array are seen, others closed. */
-		while (requests->ready) {
-			struct nvs_request *request = requests->ready;
-
+		for (struct nvs_request *request; (request = TAILQ_FIRST(&requests->ready));)
 			if (!request->detached)
 				request_see(request);
 			else if (request_end(request))
 				assert(!"a request that is ready can be closed");
-		}
 	}
 	pthread_mutex_unlock(&aio->lock);
 	return rc;
@@ -253,11 +247,11 @@ size_t nvs_aio_take(struct nvs_aio *aio, struct nvs_request **requests, size_t n
 		return 0;
 	pthread_mutex_lock(&aio->lock);
 	aio->requests->overdue = false;
-	next = aio->requests->ready;
+	next = TAILQ_FIRST(&aio->requests->ready);
 	while (taken < n && aio->requests->takeable) {
 		struct nvs_request *request = next;
 
-		next = request->next;
+		next = TAILQ_NEXT(request, ready);
 		if (request->naming)
 			continue;
 		requests[taken++] = request;

@@ -6,7 +6,6 @@
 #include "aio/completions.h"
 
 #include <assert.h>
-#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -188,14 +187,4 @@ void completions_wake(struct completions *queue, enum completions_waiter who)
 	pthread_mutex_lock(&queue->lock);
 	waiter->woken = true;
 	unlock_and_signal(queue, waiter, waiter->waiting);
-}
-
-bool completions_pending(struct completions *queue, enum completions_waiter who)
-{
-	bool pending;
-
-	pthread_mutex_lock(&queue->lock);
-	pending = wait_ends(queue, &queue->waiters[who]);
-	pthread_mutex_unlock(&queue->lock);
-	return pending;
 }

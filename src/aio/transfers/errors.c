@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The errors of transfers that failed or are overdue: each names a path and an offset.
- */
-#include <errno.h>
+/* The errors of transfers that failed or are overdue: each names a path and an offset. */
 #include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
 
 #include "aio/internal.h"
-#include "base/error.h"
 
 int transfer_error(const struct transfer *transfer, const char *subject, struct nvs_error *error)
 {
@@ -44,24 +42,14 @@ int transfer_error(const struct transfer *transfer, const char *subject, struct 
 int aio_overdue_error(const struct transfer *transfer, const char *subject, struct nvs_error *error)
 {
 	const struct nvs_aio *aio = transfer->file->aio;
-	const char *action = transfer->direction == NVS_WRITE ? "writing" : "reading";
 	struct place place = file_place(transfer->file, transfer->state.hangs_at), there = place;
+	bool waits = transfer->state.overdue && transfer->state.waits;
 	const struct piece *oldest = NULL;
+	char behind[PATH_MAX + 64] = "";
 
-	if (!transfer->state.overdue || !transfer->state.waits)
-		return error_cause(
-			error, NVS_CAUSE_IO, place.member->path,
-			error_about(
-				error, -ETIMEDOUT, subject, 0, place.offset,
-				"%s%s%s %s at offset %" PRIu64
-				" by %s has not completed within io_timeout_ms %u and is still in "
-				"flight: the drive hangs, see the kernel's log",
-				subject ? subject : "", subject ? ": " : "", action,
-				place.member->path, place.offset, aio->ops->name,
-				aio->config.io_timeout_ms));
 	/* Not even begun: the drive that hangs is that of the I/O that has been in flight for
 	 * longest, perhaps another one. */
-	for (unsigned i = 0; i < aio->nworkers; i++)
+	for (unsigned i = 0; i < aio->nworkers && waits; i++)
 		for (uint32_t j = 0; j < aio->config.queue_depth; j++) {
 			const struct piece *piece = &aio->workers[i].pieces[j];
 
@@ -71,16 +59,22 @@ int aio_overdue_error(const struct transfer *transfer, const char *subject, stru
 		}
 	if (oldest)
 		there = file_place(oldest->transfer->file, oldest->position);
+	if (waits)
+		snprintf(behind, sizeof(behind), ", the oldest of %s at offset %" PRIu64 ": that",
+			 there.member->path, there.offset);
 	return error_cause(
 		error, NVS_CAUSE_IO, place.member->path,
 		error_about(error, -ETIMEDOUT, subject, 0, place.offset,
 			    "%s%s%s %s at offset %" PRIu64
-			    " by %s has not begun within io_timeout_ms %u: it waits for I/Os that "
-			    "have not completed, the oldest of %s at offset %" PRIu64
-			    ": that drive hangs, see the kernel's log",
-			    subject ? subject : "", subject ? ": " : "", action, place.member->path,
-			    place.offset, aio->ops->name, aio->config.io_timeout_ms,
-			    there.member->path, there.offset));
+			    " by %s has not %s within io_timeout_ms %u%s%s drive hangs, see the "
+			    "kernel's log",
+			    subject ? subject : "", subject ? ": " : "",
+			    transfer->direction == NVS_WRITE ? "writing" : "reading",
+			    place.member->path, place.offset, aio->ops->name,
+			    waits ? "begun" : "completed", aio->config.io_timeout_ms,
+			    waits ? ": it waits for I/Os that have not completed"
+				  : " and is still in flight: the",
+			    behind));
 }
 
 int aio_describe_overdue(struct nvs_aio *aio, const struct transfer *transfer, const char *subject,

@@ -11,17 +11,12 @@
  * its own error. Bounce buffers have 8 slots of 256 KiB a worker, 64 among all workers, so such
  * I/Os are no longer than that.
  */
-#include <assert.h>
-#include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "aio/internal.h"
-#include "base/error.h"
-#include "base/numbers.h"
-#include "base/state_checks.h"
 
 void bounce_check(const struct bounce *bounce)
 {
@@ -91,7 +86,7 @@ static int slot_of(const struct worker *worker, const char *data, uint64_t *nbyt
 
 static void use_buffered(struct piece *piece, const struct place *place, uint64_t nbytes)
 {
-	const struct open_member *member = place->member;
+	const struct file_member *member = place->member;
 
 	assert(nbytes && nbytes <= place->nbytes && nbytes <= UINT32_MAX);
 	piece->io.fd = member->fd;

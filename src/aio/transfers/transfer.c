@@ -3,14 +3,11 @@
  * Transfers: checking, submitting and promoting them, and their end: each completes once, under the
  * lock, as a request or for a completion queue, to which it is appended without the lock.
  */
-#include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 
 #include "aio/internal.h"
 #include "aio/requests/requests.h"
 #include "base/clock.h"
-#include "base/error.h"
 
 /*
  * Write-backs stay restrained for this many queues of I/Os after the last awaited read, because
@@ -18,6 +15,102 @@
  * alone.
  */
 #define RESTRAINED_QUEUES 4
+
+/* ---- Lists: with unclaimed bytes, by priority and direction; about to be completed ---- */
+
+static struct transfer_list *queue_of(struct nvs_aio *aio, const struct transfer *transfer)
+{
+	return &aio->todo[transfer->priority][transfer->direction];
+}
+
+void transfer_check(const struct transfer *transfer)
+{
+	if (!STATE_CHECKS)
+		return;
+	assert(transfer_in_flight(transfer));
+	assert(transfer->file->aio && transfer->file->in_flight);
+	assert(transfer->status <= 0 && !(transfer->state.queue && transfer->requests));
+	assert(transfer->state.claimed <= transfer->nbytes);
+	if (transfer->state.phase == TRANSFER_CLAIMED)
+		assert(transfer->state.claimed == transfer->nbytes || transfer->status);
+}
+
+/* Asserts the links at both ends of a list of queued transfers. */
+static void list_check(const struct transfer_list *list)
+{
+	if (!STATE_CHECKS)
+		return;
+	assert(list->tail && !*list->tail && !list->head == (list->tail == &list->head));
+	if (!list->head)
+		return;
+	assert(list->head->state.link == &list->head);
+	assert(list->head->state.phase == TRANSFER_QUEUED);
+}
+
+/* Puts a transfer at the end of its queue. */
+static void transfer_append(struct nvs_aio *aio, struct transfer *transfer)
+{
+	struct transfer_list *todo = queue_of(aio, transfer);
+
+	transfer_check(transfer);
+	assert(transfer->state.phase == TRANSFER_QUEUED && !*todo->tail);
+	transfer->state.next = NULL;
+	transfer->state.link = todo->tail;
+	*todo->tail = transfer;
+	todo->tail = &transfer->state.next;
+	list_check(todo);
+}
+
+/* Takes a transfer off its queue. */
+static void transfer_unlink(struct nvs_aio *aio, struct transfer *transfer)
+{
+	struct transfer *next = transfer->state.next;
+
+	transfer_check(transfer);
+	assert(*transfer->state.link == transfer);
+	*transfer->state.link = next;
+	if (next)
+		next->state.link = transfer->state.link;
+	else
+		queue_of(aio, transfer)->tail = transfer->state.link;
+	transfer->state.next = NULL;
+	list_check(queue_of(aio, transfer));
+}
+
+bool transfers_queued(const struct nvs_aio *aio)
+{
+	for (int i = 0; i < TRANSFER_PRIORITIES * 2; i++)
+		if (aio->todo[i / 2][i % 2].head)
+			return true;
+	return false;
+}
+
+void list_add_completed(struct transfer_list *completed, struct transfer *transfer)
+{
+	assert(!transfer->state.pending && transfer->state.phase == TRANSFER_CLAIMED);
+	transfer->state.next = NULL;
+	*completed->tail = transfer;
+	completed->tail = &transfer->state.next;
+}
+
+void list_pop_claimed(struct nvs_aio *aio, struct transfer_list *todo,
+		      struct transfer_list *completed)
+{
+	list_check(todo);
+	while (todo->head) {
+		struct transfer *transfer = todo->head;
+
+		if (transfer->state.claimed < transfer->nbytes && !transfer->status)
+			return;
+		transfer_unlink(aio, transfer);
+		transfer->state.phase = TRANSFER_CLAIMED;
+		if (!transfer->state.pending)
+			list_add_completed(completed, transfer);
+	}
+	list_check(todo);
+}
+
+/* ---- Submitting ---- */
 
 int aio_check(const struct nvs_aio *aio, const struct transfer *transfer, struct nvs_error *error)
 {
@@ -150,7 +243,7 @@ void aio_queue_list(struct nvs_aio *aio, struct completions *queue, struct trans
 	for (unsigned i = 0; i < aio->nworkers && blocks; i++)
 		if (aio->workers[i].waits_for_room) {
 			aio->workers[i].waits_for_room = false;
-			aio->ops->wake(aio->workers[i].queue);
+			aio->ops->wake(aio->workers[i].queue, false);
 			blocks -= blocks < aio->config.queue_depth ? blocks
 								   : aio->config.queue_depth;
 		}
@@ -184,10 +277,10 @@ void list_publish(struct nvs_aio *aio, struct transfer_list *completed)
 		transfer->state.overdue = false;
 		if (overdue && !transfer->state.queue) {
 			place = file_place(transfer->file, transfer->state.hangs_at);
-			aio_say(aio, NVS_LOG_WARNING,
-				"%s %s at offset %" PRIu64 " completed late: %s",
-				transfer->direction == NVS_WRITE ? "writing" : "reading",
-				place.member->path, place.offset, nvs_strerror(transfer->status));
+			log_later(&aio->log, NVS_LOG_WARNING,
+				  "%s %s at offset %" PRIu64 " completed late: %s",
+				  transfer->direction == NVS_WRITE ? "writing" : "reading",
+				  place.member->path, place.offset, nvs_strerror(transfer->status));
 		}
 		if (transfer->state.queue)
 			list_add_completed(completed, transfer);

@@ -12,10 +12,7 @@
  * be promoted. Within a batch the I/Os of one list are neighbours, awaited ones first: the kernel
  * merges only neighbours.
  */
-#include <assert.h>
-
 #include "aio/internal.h"
-#include "base/state_checks.h"
 
 void worker_check(const struct worker *worker)
 {
@@ -41,11 +38,7 @@ void worker_check(const struct worker *worker)
 /* While reads ahead are queued, a write-back takes the turn after so many of them. */
 #define READS_PER_WRITE 3
 
-/*
- * Claims an I/O from a list. While reads are awaited, and for some I/Os after them, writes that are
- * not awaited fill only a part of the queue, so an awaited read finds room in it and a drive that
- * is not saturated. That part is at least one I/O, so writes always progress.
- */
+/* Claims an I/O from a list. The part of writes is at least one I/O, so they always progress. */
 static bool claim_from(struct worker *worker, enum transfer_priority priority, int direction,
 		       uint64_t now, struct transfer_list *completed)
 {

@@ -11,8 +11,6 @@
  * completes ends like any other. Without the limit there is neither the thread nor the reading of
  * clocks.
  */
-#include <assert.h>
-
 #include "aio/internal.h"
 #include "aio/requests/requests.h"
 #include "base/clock.h"
@@ -65,7 +63,7 @@ static void mark_overdue(struct look *look, struct transfer *transfer, uint64_t 
 		requests_overdue(transfer->requests);
 	look->nreports++;
 	aio_overdue_error(transfer, NULL, &report);
-	aio_say(transfer->file->aio, NVS_LOG_ERROR, "%s", report.text);
+	log_later(&transfer->file->aio->log, NVS_LOG_ERROR, "%s", report.text);
 }
 
 void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns)

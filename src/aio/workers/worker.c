@@ -1,17 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A worker: one thread with one engine queue. In each round it catches up with the aio
- * (catch_up.c), claims I/Os (claim.c), submits and reaps them, and accounts their completions; up
+ * (catch_up), claims I/Os (claim.c), submits and reaps them, and accounts their completions; up
  * to queue_depth of them are in flight. It takes the aio's lock once per round, whatever the number
  * of I/Os. It runs no code of the owners of transfers: it appends completed ones to their queues.
- *
- * How many completions a round waits for: one with nothing more to submit, so that no transfer is
- * delayed by another's I/O, and always one with io_timeout_ms. With a full queue and more to
- * submit, an eighth of the queue; a quarter for blocks of 256 KiB or more; up to half, but no more
- * than 16 MiB, if the queue has 16 MiB or more.
  */
-#include <assert.h>
-#include <errno.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +13,6 @@
 #include "aio/internal.h"
 #include "base/clock.h"
 #include "base/memory/cache.h"
-#include "base/threads/slice.h"
 #include "base/threads/thread.h"
 #include "trace/trace.h"
 
@@ -56,8 +48,7 @@ static void submit_batch(struct worker *worker)
 		/* Groups by queue depth: 1, 2-3, 4-7, ..., 64 and more. */
 		group = 31 - (unsigned)__builtin_clz(worker->submitted);
 		tally->depth_ios[group < NVS_DEPTHS ? group : NVS_DEPTHS - 1] += (uint32_t)rc;
-		/* single_submit makes one submission call per I/O, otherwise there was one for all.
-		 */
+		/* single_submit makes one submission call per I/O, else there was one for all. */
 		if (worker->aio->config.single_submit)
 			tally->submit_sizes[size_group(1)] += (uint32_t)rc;
 		else
@@ -127,7 +118,7 @@ static void submit_claimed(struct worker *worker)
 #define LARGE_QUEUE_BYTES (16u << 20)
 
 /*
- * Usually one. If the queue is full and more work is waiting, an eighth of the queue, or a quarter
+ * Usually one, so that no transfer is delayed by another's I/O. If the queue is full and more work is waiting, an eighth of the queue, or a quarter
  * if I/Os are large; or up to half, but no more than 16 MiB, if the queue has 16 MiB or more. That
  * saves most rounds and still keeps the drive busy. With io_timeout_ms always one, so that a hanging
  * I/O does not delay those that completed.
@@ -190,10 +181,10 @@ static void reap_completions(struct worker *worker, unsigned min, struct nvs_tra
 		/* The kernel may still write to the memory of these I/Os, so they stay in
 		 * flight. */
 		if (worker->reap_status != n)
-			aio_say(worker->aio, NVS_LOG_ERROR,
-				"%s: can't retrieve completions from the kernel: %s; retrying "
-				"every %d ms",
-				worker->aio->ops->name, nvs_strerror(n), REAP_AGAIN_MS);
+			log_later(&worker->aio->log, NVS_LOG_ERROR,
+				  "%s: can't retrieve completions from the kernel: %s; retrying "
+				  "every %d ms",
+				  worker->aio->ops->name, nvs_strerror(n), REAP_AGAIN_MS);
 		worker->reap_status = n;
 		nanosleep(&(struct timespec){.tv_nsec = REAP_AGAIN_MS * 1000000L}, NULL);
 		return;
@@ -231,6 +222,94 @@ static void reap_completions(struct worker *worker, unsigned min, struct nvs_tra
 	pthread_mutex_unlock(&worker->stats_lock);
 	worker->submitted -= (uint32_t)n;
 	worker_check(worker);
+}
+
+/* ---- What all workers share: files, regions of memory, the binding to a NUMA node ---- */
+
+/* Descriptor numbers are reused, so a slot that can't be changed must not seem to hold the new
+ * file. */
+#define FILE_UNKNOWN (-2)
+
+/* The old memory leaves the slot first: if the ring refuses the new, no I/O may name the slot. */
+static void sync_buffer(struct worker *worker, unsigned slot, const struct region *wanted)
+{
+	const struct engine_ops *ops = worker->aio->ops;
+	struct ring_buffer *buffer = &worker->buffers[slot];
+	int rc;
+
+	if (buffer->data) {
+		*buffer = (struct ring_buffer){.data = NULL};
+		(void)ops->set_buffer(worker->queue, slot, NULL, 0);
+	}
+	if (!wanted->data)
+		return;
+	rc = ops->set_buffer(worker->queue, slot, wanted->data, wanted->nbytes);
+	if (!rc) {
+		*buffer = (struct ring_buffer){.data = wanted->data,
+					       .nbytes = wanted->nbytes,
+					       .generation = wanted->generation};
+		if (worker->nbuffers <= slot)
+			worker->nbuffers = slot + 1;
+	}
+
+	struct region *region = &worker->aio->regions[slot];
+
+	/* Records the result of registering the region, unless its slot has been reused. */
+	pthread_mutex_lock(&worker->aio->lock);
+	if (region->generation == wanted->generation) {
+		region->registered += !rc;
+		if (rc && rc != -ENOTSUP)
+			region->status = rc;
+		region_check(worker->aio, region);
+	}
+	pthread_mutex_unlock(&worker->aio->lock);
+}
+
+/*
+ * Under the lock, which it drops: applies changes of the aio's files, regions and binding to the
+ * worker's own ring and thread. Only its own thread may change a ring of a single issuer.
+ */
+static void catch_up(struct worker *worker)
+{
+	struct nvs_aio *aio = worker->aio;
+	const struct engine_ops *ops = aio->ops;
+	uint64_t epoch = aio->epoch;
+	unsigned nregions = aio->nregions;
+	const struct topo *topo = aio->topo;
+	int node = aio->node, rc;
+	int wanted[ENGINE_FILES];
+
+	assert(worker->epoch < epoch);
+	memcpy(wanted, aio->files, sizeof(wanted));
+	pthread_mutex_unlock(&aio->lock);
+	for (unsigned slot = 0; slot < ENGINE_FILES && ops->set_file; slot++)
+		if (worker->files[slot] != wanted[slot]) {
+			rc = ops->set_file(worker->queue, slot, wanted[slot]);
+			worker->files[slot] = rc ? FILE_UNKNOWN : wanted[slot];
+		}
+	for (unsigned slot = 0; slot < nregions && ops->set_buffer; slot++) {
+		struct region region;
+
+		pthread_mutex_lock(&aio->lock);
+		region = aio->regions[slot];
+		pthread_mutex_unlock(&aio->lock);
+		if (region.only && region.only != worker)
+			region = (struct region){.data = NULL};
+		if (worker->buffers[slot].generation != region.generation)
+			sync_buffer(worker, slot, &region);
+	}
+	if (topo && worker->bound_node != node) {
+		worker->bound_node = node;
+		rc = topo_bind_thread(topo, node);
+		if (rc)
+			log_later(&aio->log, NVS_LOG_INFO,
+				  "worker %u can't be bound to the cores of NUMA node %d: %s",
+				  worker->index, node, nvs_strerror(rc));
+	}
+	pthread_mutex_lock(&aio->lock);
+	worker->epoch = epoch;
+	worker_check(worker);
+	pthread_cond_broadcast(&aio->synced);
 }
 
 /* ---- The thread ---- */
@@ -294,9 +373,9 @@ static void *worker_main(void *arg)
 	aio->running++;
 	pthread_cond_broadcast(&aio->synced);
 	while (!status) {
-		/* worker_catch_up() drops the lock: repeat until no I/O can name a stale slot. */
+		/* catch_up() drops the lock: repeat until no I/O can name a stale slot. */
 		while (worker->epoch != aio->epoch)
-			worker_catch_up(worker);
+			catch_up(worker);
 		if (pieces_in_flight(worker) || transfers_queued(aio)) {
 			round_of_io(worker);
 			continue;

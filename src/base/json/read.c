@@ -5,9 +5,7 @@
  */
 #include "base/json/read.h"
 
-#include <assert.h>
 #include <ctype.h>
-#include <errno.h>
 #include <stdalign.h>
 #include <stdio.h>
 #include <stdlib.h>

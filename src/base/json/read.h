@@ -7,10 +7,6 @@
 #ifndef BASE_JSON_READ_H
 #define BASE_JSON_READ_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 #include "nvswap.h"
 
 #define JSON_DEPTH_MAX 512 /* maximum nesting of objects and lists */

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Loading of cache lines before they are used.
- */
+/* Loading of cache lines before they are used. */
 #ifndef MEMORY_CACHE_H
 #define MEMORY_CACHE_H
 

@@ -11,6 +11,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
+#include "base/numbers.h"
+
 /* Index 0 is a sentinel: its `longest` of 0 saves a test for the end of the tree. */
 #define NONE 0u
 
@@ -42,12 +44,9 @@ int extents_prepare(struct extents *extents, uint64_t n)
 		return -ENOMEM;
 
 	uint64_t capacity = extents->capacity + (n - extents->spare_count);
-	uint64_t doubled = (uint64_t)extents->capacity * 2;
 
-	if (capacity < doubled)
-		capacity = doubled < CAPACITY_MAX ? doubled : CAPACITY_MAX;
-	if (capacity < CAPACITY_MIN)
-		capacity = CAPACITY_MIN;
+	capacity = max_u64(capacity, min_u64(2 * (uint64_t)extents->capacity, CAPACITY_MAX));
+	capacity = max_u64(capacity, CAPACITY_MIN);
 
 	struct node *nodes = realloc(extents->nodes, capacity * sizeof(*nodes));
 
@@ -73,13 +72,9 @@ static uint32_t next_random(struct extents *extents)
 static void refresh(struct node *nodes, uint32_t at)
 {
 	struct node *node = &nodes[at];
-	uint64_t longest = node->length;
 
-	if (longest < nodes[node->left].longest)
-		longest = nodes[node->left].longest;
-	if (longest < nodes[node->right].longest)
-		longest = nodes[node->right].longest;
-	node->longest = longest;
+	node->longest = max_u64(node->length,
+				max_u64(nodes[node->left].longest, nodes[node->right].longest));
 }
 
 /* Updates `longest` from the root to the extent at `offset` after its length changed. */
@@ -127,39 +122,9 @@ static void split_tree(struct node *nodes, uint32_t at, uint64_t offset, uint32_
 	}
 }
 
-static uint32_t insert_node(struct node *nodes, uint32_t at, uint32_t node)
-{
-	if (at == NONE)
-		return node;
-	if (nodes[node].priority > nodes[at].priority) {
-		split_tree(nodes, at, nodes[node].offset, &nodes[node].left, &nodes[node].right);
-		refresh(nodes, node);
-		return node;
-	}
-	if (nodes[node].offset < nodes[at].offset)
-		nodes[at].left = insert_node(nodes, nodes[at].left, node);
-	else
-		nodes[at].right = insert_node(nodes, nodes[at].right, node);
-	refresh(nodes, at);
-	return at;
-}
-
-static uint32_t cut_out(struct node *nodes, uint32_t at, uint64_t offset)
-{
-	assert(at != NONE);
-	if (nodes[at].offset == offset)
-		return merge_trees(nodes, nodes[at].left, nodes[at].right);
-	if (offset < nodes[at].offset)
-		nodes[at].left = cut_out(nodes, nodes[at].left, offset);
-	else
-		nodes[at].right = cut_out(nodes, nodes[at].right, offset);
-	refresh(nodes, at);
-	return at;
-}
-
 static void add_free(struct extents *extents, uint64_t offset, uint64_t length)
 {
-	uint32_t at = extents->spare;
+	uint32_t at = extents->spare, low, high;
 
 	if (at != NONE)
 		extents->spare = extents->nodes[at].left;
@@ -173,14 +138,20 @@ static void add_free(struct extents *extents, uint64_t offset, uint64_t length)
 					   .longest = length,
 					   .priority = next_random(extents)};
 
-	uint32_t node = at;
-
-	extents->root = insert_node(extents->nodes, extents->root, node);
+	split_tree(extents->nodes, extents->root, offset, &low, &high);
+	low = merge_trees(extents->nodes, low, at);
+	extents->root = merge_trees(extents->nodes, low, high);
 }
 
 static void drop_free(struct extents *extents, uint32_t at)
 {
-	extents->root = cut_out(extents->nodes, extents->root, extents->nodes[at].offset);
+	uint64_t offset = extents->nodes[at].offset;
+	uint32_t low, high, cut;
+
+	split_tree(extents->nodes, extents->root, offset, &low, &high);
+	split_tree(extents->nodes, high, offset + 1, &cut, &high);
+	assert(cut == at);
+	extents->root = merge_trees(extents->nodes, low, high);
 	extents->nodes[at].left = extents->spare;
 	extents->spare = at;
 	extents->spare_count++;
@@ -238,19 +209,16 @@ struct extents *extents_open(uint64_t size)
 
 	if (!extents)
 		return NULL;
-	extents->touched = 1;
-	extents->random = 0x9e3779b9u;
-	extents->size = extents->free_units = size;
-
-	struct node *nodes = calloc(CAPACITY_MIN, sizeof(*nodes));
-
-	if (!nodes) {
+	if (extents_prepare(extents, 1)) {
 		free(extents);
 		return NULL;
 	}
-	extents->nodes = nodes;
-	extents->capacity = CAPACITY_MIN;
-	extents->spare_count = CAPACITY_MIN - 1;
+	/* The sentinel. */
+	extents->nodes[NONE] = (struct node){.length = 0};
+	extents->spare_count--;
+	extents->touched = 1;
+	extents->random = 0x9e3779b9u;
+	extents->size = extents->free_units = size;
 	if (size)
 		add_free(extents, 0, size);
 	return extents;

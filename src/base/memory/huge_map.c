@@ -6,12 +6,11 @@
 #include "base/memory/huge_map.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/files.h"
 #include "base/numbers.h"
 
 uint64_t page_bytes(void)
@@ -28,15 +27,8 @@ uint64_t round_to_pages(uint64_t nbytes)
 
 uint64_t huge_page_bytes(void)
 {
-	int fd = open("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", O_RDONLY | O_CLOEXEC);
-	uint64_t nbytes = 0;
-	char text[32] = "";
+	uint64_t nbytes = file_number("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "", 0);
 
-	if (fd >= 0) {
-		if (read(fd, text, sizeof(text) - 1) > 0)
-			nbytes = strtoull(text, NULL, 10);
-		close(fd);
-	}
 	return nbytes && nbytes % page_bytes() == 0 ? nbytes : page_bytes();
 }
 

@@ -9,10 +9,8 @@
  */
 #include "base/memory/room.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/files.h"
 
 /* An entry of a page table has 8 bytes for a page of 4096. */
 #define PAGES_PER_TABLE_BYTE 512
@@ -44,27 +43,6 @@ static const struct files {
 
 /* ---- Files ---- */
 
-/* The number behind `key` at the start of a line; `otherwise` if there is none. */
-static uint64_t read_number(const char *path, const char *key, uint64_t otherwise)
-{
-	FILE *file = fopen(path, "re");
-
-	unsigned long long number;
-
-	char line[256];
-	size_t n = strlen(key);
-	uint64_t found = otherwise;
-
-	while (file && fgets(line, sizeof(line), file))
-		if (!strncmp(line, key, n) && sscanf(line + n, "%llu", &number) == 1) {
-			found = number;
-			break;
-		}
-	if (file)
-		fclose(file);
-	return found;
-}
-
 static uint64_t number_in(const char *directory, const char *name, const char *key,
 			  uint64_t otherwise)
 {
@@ -72,7 +50,7 @@ static uint64_t number_in(const char *directory, const char *name, const char *k
 
 	if (snprintf(path, sizeof(path), "%s/%s", directory, name) >= (int)sizeof(path))
 		return otherwise;
-	return read_number(path, key, otherwise);
+	return file_number(path, key, otherwise);
 }
 
 /* Whether `word` is one of a list with commas. */
@@ -84,21 +62,6 @@ static bool lists(const char *list, const char *word)
 		if (strcspn(list, ",") == n && !strncmp(list, word, n))
 			return true;
 	return false;
-}
-
-/* Replaces \040 and the like by their characters. */
-static void unescape(char *text)
-{
-	unsigned code;
-	char *to = text;
-
-	for (; *text; text++)
-		if (sscanf(text, "\\%3o", &code) == 1) {
-			*to++ = (char)code;
-			text += 3;
-		} else
-			*to++ = *text;
-	*to = '\0';
 }
 
 /* ---- Limits ---- */
@@ -152,7 +115,7 @@ static bool examine_mount(const struct files *files, char *line, const char *roo
 		field[i] = strsep(&line, " ");
 		if (!field[i])
 			return false;
-		unescape(field[i]);
+		unescape_mount(field[i]);
 	}
 	if (!from_root)
 		rest = rest_below(cgroup, field[3]);
@@ -220,7 +183,7 @@ void memory_room_below(const char *root, struct memory_room *room)
 
 	*room = (struct memory_room){.left = UINT64_MAX};
 	snprintf(path, sizeof(path), "%s/proc/meminfo", root);
-	room->machine = read_number(path, "MemAvailable:", UINT64_MAX / 1024);
+	room->machine = file_number(path, "MemAvailable:", UINT64_MAX / 1024);
 	room->machine = room->machine == UINT64_MAX / 1024 ? UINT64_MAX : room->machine * 1024;
 	snprintf(path, sizeof(path), "%s/proc/self/cgroup", root);
 	file = fopen(path, "re");

@@ -7,8 +7,6 @@
 #ifndef MEMORY_ROOM_H
 #define MEMORY_ROOM_H
 
-#include <stdint.h>
-
 #include "nvswap.h"
 
 struct memory_room {

@@ -8,8 +8,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
-#include <stdbool.h>
-#include <stddef.h>
 
 #define STEP_BITS 6
 #define STEPS	  (1u << STEP_BITS)

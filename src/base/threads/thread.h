@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Starting the library's threads, and the size of small stacks.
- */
+/* Starting the library's threads, their time slices, and the size of small stacks. */
 #ifndef THREADS_THREAD_H
 #define THREADS_THREAD_H
 
@@ -20,5 +18,11 @@ const char *thread_strerror(int rc);
  * thread-local data of the program and its libraries take the top of the stack.
  */
 size_t stack_size(size_t nbytes);
+/*
+ * Short time slices for the calling thread: other threads that wake up run soon, and so does it.
+ * Its share of the processor does not change. Needs Linux 6.12; otherwise, or without permission,
+ * nothing changes.
+ */
+void take_short_slices(void);
 
 #endif

@@ -16,7 +16,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/threads/slice.h"
 #include "base/threads/thread.h"
 
 /* Enough for a caller's update function, and below the 2 MiB at which the kernel may back a stack

@@ -2,8 +2,6 @@
 /*
  * Tells what was read of a store: as a whole, each copy of its metadata, each tensor. No I/O here.
  */
-#include <assert.h>
-#include <errno.h>
 #include <stdio.h>
 
 #include "base/shape.h"

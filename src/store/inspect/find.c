@@ -4,8 +4,6 @@
  * for what is nvswap's. It opens no store's files, but for the label of a raw device, and follows
  * no links below the path.
  */
-#include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -14,7 +12,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/error.h"
 #include "base/struct_size.h"
 #include "base/text.h"
 #include "base/threads/cancel.h"
@@ -31,7 +28,6 @@ static uint64_t key_of(const struct nvs_store_place *place)
 static bool place_of(const char *name, struct nvs_store_place *place)
 {
 	unsigned long long rank;
-
 	char *end, again[64];
 
 	if (!member_is_store_name(name))
@@ -48,17 +44,12 @@ static bool place_of(const char *name, struct nvs_store_place *place)
 static int find_in(int fd, const char *path, unsigned index, struct nvs_store_place *place,
 		   struct nvs_error *error)
 {
-	int listed = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	DIR *directory = listed >= 0 ? fdopendir(listed) : NULL;
+	DIR *directory = member_list(fd, ".");
 	uint64_t least = 0;
 	int rc = 0;
 
-	if (!directory) {
-		rc = -errno;
-		if (listed >= 0)
-			close(listed);
-		return member_cannot(error, "list", path, rc);
-	}
+	if (!directory)
+		return member_cannot(error, "list", path, -errno);
 	for (unsigned i = 0; i <= index && !rc; i++) {
 		struct dirent *entry;
 

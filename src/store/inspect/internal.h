@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * A store that is inspected: its members, read-only, and what they say.
- */
+/* A store that is inspected: its members, read-only, and what they say. */
 #ifndef STORE_INSPECT_INTERNAL_H
 #define STORE_INSPECT_INTERNAL_H
-
-#include <errno.h>
 
 #include "store/manifest.h"
 #include "store/member/member.h"

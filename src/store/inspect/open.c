@@ -4,8 +4,6 @@
  * functions, so what is not nvswap's is refused here as anywhere. A process that changes a store
  * without an engine also locks it against readers, and sees that it is still below its path.
  */
-#include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,7 +14,6 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "base/error.h"
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"
 #include "store/inspect/internal.h"
@@ -47,9 +44,7 @@ void place_name(const struct nvs_store_place *place, char name[64])
 
 /* ---- Checks ---- */
 
-/*
- * Bytes of the drive may be anything; only what was decoded from them is asserted.
- */
+/* Bytes of the drive may be anything; only what was decoded from them is asserted. */
 void inspect_check(const struct nvs_store *store)
 {
 	const struct nvs_store_info *info = &store->info;
@@ -150,10 +145,8 @@ static int open_members(struct nvs_store *store, const struct nvs_store_place *p
 
 		place_name(place, name);
 		result->why = (struct nvs_error){.size = sizeof(result->why)};
-		result->rc = lock ? member_open(store->members, i, place->paths[i], name, true,
-						&result->why)
-				  : member_open_beside(store->members, i, place->paths[i], name,
-						       &result->why);
+		result->rc = member_open(store->members, i, place->paths[i], name,
+					 lock ? MEMBER_READS : MEMBER_READS_BESIDE, &result->why);
 		store->npaths = i + 1;
 		if (!result->rc && !i && store->members[i].blank &&
 		    store->members[i].kind == MEMBER_RAW)
@@ -206,7 +199,7 @@ int nvs_store_open(const struct nvs_store_place *asked, unsigned flags, struct n
 		return rc;
 	store = calloc(1, sizeof(*store));
 	if (!store)
-		return error_set(error, -ENOMEM, "out of memory while opening a store");
+		return error_no_memory(error, "opening a store");
 	store->locked = flags & NVS_STORE_LOCK;
 	store->info.rank = place.rank;
 	store->info.optimizer = place.optimizer;

@@ -5,13 +5,11 @@
  * marking one copy after the other as committed, and every copy has a checksum: what changes
  * between two reads is read again.
  */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "store/inspect/internal.h"
 #include "store/member/internal.h"
 

@@ -3,8 +3,6 @@
  * Removes a store: the manifests first and the data last, so that what a crash leaves is still
  * found and can be removed. Only nvswap's own names are unlinked, in directories that are open.
  */
-#include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,7 +11,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/error.h"
 #include "base/threads/cancel.h"
 #include "store/inspect/internal.h"
 #include "store/member/internal.h"
@@ -30,15 +27,14 @@ static int unlink_file(const struct member *member, const char *name, struct nvs
 static int remove_files(const struct member *member, struct nvs_error *error)
 {
 	int rc = 0;
-
 	bool there[MANIFEST_SLOT_COUNT], empty[MANIFEST_SLOT_COUNT];
-	char names[MANIFEST_SLOT_COUNT][32];
+	char names[MANIFEST_SLOT_COUNT][MANIFEST_NAME];
 	struct stat st;
 
 	/* Empty ones first: where the data is missing, an engine may make a new store, with
 	 * manifests of the same names, as soon as the last one that is not empty is gone. */
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
-		snprintf(names[i], sizeof(names[i]), "manifest.%u", i);
+		manifest_name(i, names[i]);
 		there[i] = !fstatat(member->directory_fd, names[i], &st, AT_SYMLINK_NOFOLLOW);
 		empty[i] = there[i] && !st.st_size;
 	}

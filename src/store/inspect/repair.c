@@ -3,13 +3,10 @@
  * Writes damaged copies of labels and manifests anew from valid ones. A valid copy of the last
  * commit is never written over, so a crash at any point leaves what was readable.
  */
-#include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
 
-#include "base/error.h"
 #include "base/files.h"
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"
@@ -59,9 +56,9 @@ static int write_labels(struct member *member, struct nvs_error *error)
 static int open_slot(const struct nvs_store *store, unsigned i, int *fd, struct nvs_error *error)
 {
 	const struct member *first = &store->members[0];
-	char name[32];
+	char name[MANIFEST_NAME];
 
-	snprintf(name, sizeof(name), "manifest.%u", i);
+	manifest_name(i, name);
 	if (first->kind == MEMBER_RAW)
 		*fd = open(first->path, O_RDWR | O_CLOEXEC | O_NOCTTY);
 	else

@@ -4,14 +4,11 @@
  * several tensors are in flight together, and are summed up in the order of the store; damage of
  * one does not keep others from being read.
  */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <xxhash.h>
 
-#include "aio/aio.h"
-#include "base/error.h"
 #include "base/memory/huge_map.h"
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"
@@ -47,7 +44,6 @@ static bool can_be_verified(const struct nvs_store *store)
 
 static int open_for_reads(struct nvs_store *store, struct nvs_aio *aio, struct nvs_error *error)
 {
-	struct file_member members[NVS_PATHS_MAX];
 	const struct nvs_log silent = {.fn = NULL};
 	int rc = 0;
 
@@ -57,17 +53,10 @@ static int open_for_reads(struct nvs_store *store, struct nvs_aio *aio, struct n
 		member_open_check(member);
 		if (member->direct_fd < 0)
 			rc = member_probe(member, store->info.unit, &silent, error);
-		members[i] = (struct file_member){.path = member->path,
-						  .fd = member->fd,
-						  .direct_fd = member->direct_fd,
-						  .base = member->base,
-						  .dio = member->dio};
 	}
 	if (!rc)
-		rc = file_create(aio, members, store->npaths, store->info.stripe_size, false, true,
-				 &store->file, error);
-	for (unsigned i = 0; i < store->npaths && !rc; i++)
-		store->members[i].lent = true;
+		rc = members_open_file(store->members, store->npaths, store->info.stripe_size, aio,
+				       &store->file, error);
 	store->aio = rc ? NULL : aio;
 	return rc;
 }
@@ -226,7 +215,7 @@ int nvs_store_verify(struct nvs_store *store, struct nvs_aio *aio, uint64_t firs
 				take_read(&verifier);
 		} while (verifier.count || (!rc && verifier.tensor < verifier.end));
 	} else {
-		rc = error_set(error, -ENOMEM, "out of memory while verifying a store");
+		rc = error_no_memory(error, "verifying a store");
 	}
 	if (verifier.memory)
 		munmap(verifier.memory, round_to_pages(READS_MAX * READ_BYTES));

@@ -6,7 +6,6 @@
  * may remove it at any time. The file stays open: nvswap.torch removes the directory of a store that
  * is not kept once it is open, and links the file of the user's path there.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,7 +15,6 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/error.h"
 #include "store/disk.h"
 #include "store/member/internal.h"
 

@@ -3,8 +3,6 @@
  * Opens a member that is a raw block device. One that holds anything but zeros or a label is
  * refused.
  */
-#include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <stdlib.h>
@@ -14,7 +12,6 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/error.h"
 #include "store/disk.h"
 #include "store/member/internal.h"
 

@@ -3,13 +3,9 @@
  * What lies before the data of a raw block device: manifests, and what another program has written
  * over them or the labels. It is looked at and, where it is nvswap's, cleared.
  */
-#include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
-#include "base/numbers.h"
 #include "store/disk.h"
 #include "store/manifest.h"
 #include "store/member/internal.h"

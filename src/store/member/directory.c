@@ -4,8 +4,6 @@
  * followed. What belongs to another user, or is not nvswap's, is found out before anything is
  * changed, and stays as it is.
  */
-#include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <stdio.h>
@@ -15,10 +13,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/text.h"
 #include "store/member/internal.h"
-#include "topo/topo.h"
 
 /* A closing owner unlinks the names; start over each time that happens meanwhile. */
 #define TRIES 1000
@@ -152,16 +148,17 @@ static int open_plain(const struct member *member, const char *name, const char 
 	return member_cannot(error, "open", path, -errno);
 }
 
-static int open_manifest_file(const struct member *member, const char *name, int create, int *fd,
-			      struct nvs_error *error)
+int member_open_manifest(const struct member *member, unsigned i, bool create, int *fd,
+			 struct nvs_error *error)
 {
-	char *path = NULL;
+	char *path = NULL, name[MANIFEST_NAME];
 	int rc = 0;
 
+	manifest_name(i, name);
 	if (asprintf(&path, "%s/%s", member->directory, name) < 0)
-		return error_set(error, -ENOMEM, "out of memory while opening a manifest");
+		return error_no_memory(error, "opening a manifest");
 	if (*fd < 0)
-		rc = open_plain(member, name, path, create, fd, error);
+		rc = open_plain(member, name, path, create ? O_CREAT : 0, fd, error);
 	if (rc == MEMBER_GONE)
 		rc = member_cannot(error, "open", path, -ENOENT);
 	if (!rc && create)
@@ -170,27 +167,15 @@ static int open_manifest_file(const struct member *member, const char *name, int
 	return rc;
 }
 
-int member_open_file(const struct member *member, const char *name, int *fd,
-		     struct nvs_error *error)
-{
-	return open_manifest_file(member, name, 0, fd, error);
-}
-
-int member_make_file(const struct member *member, const char *name, int *fd,
-		     struct nvs_error *error)
-{
-	return open_manifest_file(member, name, O_CREAT, fd, error);
-}
-
 /* A file that stat can't reach must not count as missing: it would be removed with the rest. */
 int member_find_manifests(struct member *member, struct nvs_error *error)
 {
 	struct stat st;
-	char name[32];
+	char name[MANIFEST_NAME];
 
 	member->has_manifests = false;
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
-		snprintf(name, sizeof(name), "manifest.%u", i);
+		manifest_name(i, name);
 		if (!fstatat(member->directory_fd, name, &st, AT_SYMLINK_NOFOLLOW))
 			member->has_manifests |= st.st_size > 0;
 		else if (errno != ENOENT)
@@ -300,11 +285,11 @@ static void unlink_from(const struct member *member, const char *name, const str
 
 void member_unlink_files(struct member *member, const struct nvs_log *log)
 {
-	char name[32];
+	char name[MANIFEST_NAME];
 
 	assert(member->disposable && member->directory);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
-		snprintf(name, sizeof(name), "manifest.%u", i);
+		manifest_name(i, name);
 		unlink_from(member, name, log);
 	}
 	/* Last: manifests without data are a damaged store. */

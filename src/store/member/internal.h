@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What the files of this folder share: errors, and the parts of opening and removing a member.
- */
+/* What the files of this folder share: errors, and the parts of opening and removing a member. */
 #ifndef STORE_MEMBER_INTERNAL_H
 #define STORE_MEMBER_INTERNAL_H
+
+#include <dirent.h>
 
 #include "store/member/member.h"
 
@@ -12,7 +12,6 @@ struct stat;
 /* A name went away while the member was opened: start over. */
 #define MEMBER_GONE (-ESTALE)
 
-/* ---- errors.c ---- */
 /* -EMEDIUMTYPE: `path` has something that is not nvswap's, and stays as it is. */
 int member_refuse(struct nvs_error *error, const char *path, const char *why);
 int member_cannot(struct nvs_error *error, const char *what, const char *path, int code);
@@ -20,7 +19,6 @@ int member_cannot(struct nvs_error *error, const char *what, const char *path, i
 int __attribute__((format(printf, 3, 4)))
 member_compose(char **text, struct nvs_error *error, const char *format, ...);
 
-/* ---- member.c ---- */
 /* Sets the fields of a member that is to be opened. */
 void member_start(struct member *member, bool read_only);
 void member_close_fd(int *fd);
@@ -28,21 +26,21 @@ void member_close_fd(int *fd);
 int member_named_twice(const struct member *members, unsigned index, struct nvs_error *error);
 
 /* ---- names.c ---- */
+/* opendir(3) of a directory in an open one, whose position stays. */
+DIR *member_list(int from_fd, const char *name);
 typedef bool member_name_fn(const char *name);
 bool member_is_store_name(const char *name); /* rank<N> or rank<N>-optimizer */
 bool member_is_entry_name(const char *name); /* these, or the count of bytes written */
 bool member_is_file_name(const char *name);  /* data, or manifest.0 to manifest.3 */
-/* -EMEDIUMTYPE: the directory has entries, and all have other names; MEMBER_GONE: it was removed.
- */
+/* -EMEDIUMTYPE: the directory has entries, all with other names; MEMBER_GONE: it was removed. */
 int member_check_entries(int fd, const char *path, member_name_fn *ours, struct nvs_error *error);
 /* Whether the name in a directory is that of the open file: 0, -ENOENT, or why it is not known. */
 int member_leads_to(int from_fd, const char *name, int fd);
 
-/* ---- names.c ---- */
 /* Whether a directory has nothing but the names that a file system keeps for removed, open files. */
 bool member_counts_as_empty(int from_fd, const char *name);
 
-/* ---- owner.c: -EMEDIUMTYPE, with the owner's name and a remedy ---- */
+/* -EMEDIUMTYPE, with the owner's name and a remedy: */
 int member_other_user(const char *path, uid_t uid, struct nvs_error *error);
 int member_check_owner(int fd, const char *path, struct nvs_error *error);
 /* After openat(2) of `name` failed with EPERM or EACCES: whether another user owns it. */

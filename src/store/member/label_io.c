@@ -3,12 +3,9 @@
  * Reads and writes the copies of a member's label. The newest valid copy counts: one that is
  * damaged or unreadable costs nothing.
  */
-#include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "base/error.h"
 #include "store/disk.h"
 #include "store/member/internal.h"
 

@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A member's fields: set before it is opened, freed when it is closed, and what must hold of them;
- * and the errors of opening one.
+ * the errors of opening one; and its lock, which is on its file or device, so the kernel releases it
+ * when the process ends.
  */
-#include <assert.h>
-#include <errno.h>
+#include "store/member/member.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <time.h>
 #include <unistd.h>
 
-#include "base/error.h"
+#include "base/clock.h"
 #include "store/member/internal.h"
 
 void member_start(struct member *member, bool read_only)
@@ -126,5 +129,58 @@ int member_compose(char **text, struct nvs_error *error, const char *format, ...
 	if (n >= 0)
 		return 0;
 	*text = NULL;
-	return error_set(error, -ENOMEM, "out of memory while opening a store");
+	return error_no_memory(error, "opening a store");
+}
+
+/* ---- The lock that keeps two engines from using one store ---- */
+
+/*
+ * The kernel closes a killed process's files only after it has torn down its rings, asynchronously.
+ * Until then writes of the dead process may still arrive, so wait for the lock: a run that starts
+ * right after a kill must open its store.
+ */
+#define PATIENCE_NS UINT64_C(1000000000)
+
+bool member_owner_may_end(uint64_t since)
+{
+	uint64_t now = clock_ns();
+
+	assert(since && since <= now);
+	if (now - since >= PATIENCE_NS)
+		return false;
+	nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+	return true;
+}
+
+int member_lock(struct member *member, struct nvs_error *error)
+{
+	uint64_t since = clock_ns();
+	int rc;
+
+	do
+		rc = flock(member->fd, (member->read_only ? LOCK_SH : LOCK_EX) | LOCK_NB);
+	while (rc && errno == EWOULDBLOCK && !member->beside && member_owner_may_end(since));
+	if (!rc)
+		return 0;
+	member->in_use = member->beside && errno == EWOULDBLOCK;
+	if (member->in_use)
+		return 0;
+	if (errno != EWOULDBLOCK)
+		return error_set(error, -errno, "cannot lock %s: %s", member->path,
+				 nvs_strerror(-errno));
+	/* A reader wants this store, and no other one. */
+	return error_set(error, -EBUSY,
+			 "another engine, of this process or another, has locked the store at %s: "
+			 "wait until it is closed%s",
+			 member->path,
+			 member->read_only	      ? ""
+			 : member->kind == MEMBER_RAW ? ", or give this one another device"
+						      : ", or give this one another "
+							"\"nvswap\": {\"rank\": N}");
+}
+
+void member_unlock(const struct member *member)
+{
+	if (member->fd >= 0)
+		(void)flock(member_named_fd(member), LOCK_UN);
 }

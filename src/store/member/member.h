@@ -6,9 +6,11 @@
 #ifndef STORE_MEMBER_MEMBER_H
 #define STORE_MEMBER_MEMBER_H
 
+#include <stdio.h>
 #include <sys/types.h>
 
 #include "base/error.h"
+#include "base/numbers.h"
 #include "store/label.h"
 #include "topo/topo.h"
 
@@ -72,15 +74,15 @@ static inline int member_named_fd(const struct member *member)
 /*
  * Opens and locks member `index` of `members` (the ones before it are open, the ones after it
  * zeroed) and reads its label. Data that is not nvswap's is refused and left unchanged.
- * `read_only`: nothing is made either, and the lock is shared with other readers; -ENODATA if
- * nothing is there. Errors as nvs_engine_open; call member_close after an error too.
+ * Errors as nvs_engine_open; call member_close after an error too.
  */
+enum member_access {
+	MEMBER_WRITES,
+	MEMBER_READS, /* nothing is made, and readers share the lock; -ENODATA: nothing is there */
+	MEMBER_READS_BESIDE, /* and if the store is in use, labels and manifests alone may be read */
+};
 int member_open(struct member *members, unsigned index, const char *path, const char *name,
-		bool read_only, struct nvs_error *error);
-/* The same, read-only, if the store may be in use: only its labels and manifests may be read
- * then. */
-int member_open_beside(struct member *members, unsigned index, const char *path, const char *name,
-		       struct nvs_error *error);
+		enum member_access access, struct nvs_error *error);
 /*
  * Removes other users' permissions from a member's directories and file, and logs it. To be called
  * when all members are known to be one store's, or free for one.
@@ -95,7 +97,7 @@ int member_make_private(const struct member *member, const struct nvs_log *log,
 int member_make_nameless(struct member *member, struct nvs_error *error);
 /* A member in host memory. */
 int member_open_memory(struct member *member, struct nvs_error *error);
-/* lock.c: waits a second for a process that was just killed, then -EBUSY. */
+/* Waits a second for a process that was just killed, then -EBUSY. */
 int member_lock(struct member *member, struct nvs_error *error);
 void member_unlock(const struct member *member);
 /* Sleeps a little; false once a second has passed since `since`, a time of clock_ns(). */
@@ -114,6 +116,10 @@ void member_close(struct member *member);
  */
 int member_probe(struct member *member, uint32_t unit, const struct nvs_log *log,
 		 struct nvs_error *error);
+
+/* Opens an nvs_file over `n` members that were probed, which then owns their descriptors. */
+int members_open_file(struct member *members, unsigned n, uint64_t stripe, struct nvs_aio *aio,
+		      struct nvs_file **file, struct nvs_error *error);
 
 /* Raises a unit, up to UNIT_MAX, to whole physical blocks of the drives below the open file: a drive
  * moves a part of a block by reading all of it. */
@@ -137,14 +143,18 @@ bool member_has_copy(const struct member *member, enum label_copy state);
 /* Empties the member and makes room for a label. On a device, only the label is written. */
 int member_begin(struct member *member, struct nvs_error *error);
 /*
- * Opens a file in the member's directory, which must be a regular file of this user, and changes
- * nothing. -ENOENT: there is none.
+ * Opens the file of a manifest in the member's directory, unless it is open, which must be a regular
+ * file of this user. -ENOENT: there is none. `create`: makes it, and removes other users' permissions
+ * from it.
  */
-int member_open_file(const struct member *member, const char *name, int *fd,
-		     struct nvs_error *error);
-/* Creates the file if *fd is -1, and removes other users' permissions from it. */
-int member_make_file(const struct member *member, const char *name, int *fd,
-		     struct nvs_error *error);
+int member_open_manifest(const struct member *member, unsigned i, bool create, int *fd,
+			 struct nvs_error *error);
+/* The name of that file. */
+#define MANIFEST_NAME 16
+static inline void manifest_name(unsigned i, char name[MANIFEST_NAME])
+{
+	snprintf(name, MANIFEST_NAME, "manifest.%u", i);
+}
 
 /* Makes the directory entries durable, from the member's up to the user's path. */
 int member_sync_names(const struct member *member, struct nvs_error *error);

@@ -1,24 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The names of a member's directories and files: which are nvswap's, whether they still lead to
- * what is open, and making them durable.
+ * what is open, and making them durable; and their owners. What belongs to another user is refused
+ * and named; modes change only when everything is known to be nvswap's.
  */
 #include <ctype.h>
-#include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
+#include <pwd.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/error.h"
-#include "base/numbers.h"
 #include "base/text.h"
 #include "store/member/internal.h"
 
-/* rank<N> or rank<N>-optimizer */
 bool member_is_store_name(const char *name)
 {
 	if (strncmp(name, "rank", 4) != 0 || !isdigit((unsigned char)name[4]))
@@ -43,6 +42,18 @@ bool member_is_file_name(const char *name)
 	return false;
 }
 
+DIR *member_list(int from_fd, const char *name)
+{
+	int fd = openat(from_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	DIR *directory = fd >= 0 ? fdopendir(fd) : NULL;
+	int code = errno;
+
+	if (fd >= 0 && !directory)
+		close(fd);
+	errno = code;
+	return directory;
+}
+
 static bool counts_not(const char *name)
 {
 	return !strcmp(name, ".") || !strcmp(name, "..") || is_name_of_removed(name);
@@ -51,17 +62,13 @@ static bool counts_not(const char *name)
 /* A checkout of nvswap has the directory's name, too, but none of its entries. */
 int member_check_entries(int fd, const char *path, member_name_fn *ours, struct nvs_error *error)
 {
-	int listed = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc;
-	DIR *directory = listed >= 0 ? fdopendir(listed) : NULL;
+	DIR *directory = member_list(fd, ".");
+	int rc;
 	char other[NAME_MAX + 1], why[NAME_MAX + 64];
 	bool any;
 
-	if (!directory) {
-		rc = -errno;
-		if (listed >= 0)
-			close(listed);
-		return rc == -ENOENT ? MEMBER_GONE : member_cannot(error, "list", path, rc);
-	}
+	if (!directory)
+		return errno == ENOENT ? MEMBER_GONE : member_cannot(error, "list", path, -errno);
 
 	struct dirent *entry;
 
@@ -89,8 +96,7 @@ int member_check_entries(int fd, const char *path, member_name_fn *ours, struct 
 
 bool member_counts_as_empty(int from_fd, const char *name)
 {
-	int listed = openat(from_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	DIR *directory = listed >= 0 ? fdopendir(listed) : NULL;
+	DIR *directory = member_list(from_fd, name);
 	const struct dirent *entry;
 	bool empty = directory;
 
@@ -98,8 +104,6 @@ bool member_counts_as_empty(int from_fd, const char *name)
 		empty = counts_not(entry->d_name);
 	if (directory)
 		closedir(directory);
-	else if (listed >= 0)
-		close(listed);
 	return empty;
 }
 
@@ -175,4 +179,83 @@ int member_check_place(const struct member *member, struct nvs_error *error)
 	if (rc)
 		return member_cannot(error, "look at", member->directory, rc);
 	return member_check_name(member, "data", member->fd, error);
+}
+
+/* ---- Owners and modes ---- */
+
+int member_other_user(const char *path, uid_t uid, struct nvs_error *error)
+{
+	struct passwd entry, *found = NULL;
+	char text[1024];
+
+	if (getpwuid_r(uid, &entry, text, sizeof(text), &found))
+		found = NULL;
+	return error_set(
+		error, -EMEDIUMTYPE,
+		"%s belongs to another user, %s (uid %" PRIu32 "): nvswap does not touch "
+		"it. Give an nvme_path of your own. It may hold a kept store, which `nvswap "
+		"store list` shows that user; if it is not needed, have that user or root "
+		"remove it: rm -r '%s'",
+		path, found ? found->pw_name : "without a name", (uint32_t)uid, path);
+}
+
+int member_check_owner(int fd, const char *path, struct nvs_error *error)
+{
+	struct stat st;
+
+	if (fstat(fd, &st))
+		return member_cannot(error, "look at", path, -errno);
+	return st.st_uid == geteuid() ? 0 : member_other_user(path, st.st_uid, error);
+}
+
+int member_not_permitted(int from_fd, const char *name, const char *path, struct nvs_error *error)
+{
+	struct stat st;
+
+	if (!fstatat(from_fd, name, &st, AT_SYMLINK_NOFOLLOW) && st.st_uid != geteuid())
+		return member_other_user(path, st.st_uid, error);
+	return member_cannot(error, "open", path, -EACCES);
+}
+
+int member_make_fd_private(int fd, const char *path, mode_t mode, const struct nvs_log *log,
+			   struct nvs_error *error)
+{
+	struct stat st;
+
+	if (fstat(fd, &st))
+		return member_cannot(error, "look at", path, -errno);
+	assert(st.st_uid == geteuid());
+	if ((st.st_mode & 07777) == mode)
+		return 0;
+	if (fchmod(fd, mode))
+		return member_cannot(error, "make private", path, -errno);
+	if (st.st_mode & 077)
+		log_say(log, NVS_LOG_WARNING,
+			"%s was accessible to other users (mode %04o): its mode is now %04o", path,
+			st.st_mode & 07777, mode);
+	return 0;
+}
+
+int member_make_private(const struct member *member, const struct nvs_log *log,
+			struct nvs_error *error)
+{
+	char *nvswap;
+	int rc;
+
+	if (member->kind != MEMBER_FILE || member->read_only)
+		return 0;
+	/* Only what was found to be nvswap's is changed. */
+	nvswap = strndup(member->directory,
+			 (size_t)(strrchr(member->directory, '/') - member->directory));
+	if (!nvswap)
+		return error_no_memory(error, "opening a store");
+	rc = member_make_fd_private(member->nvswap_fd, nvswap, 0700, log, error);
+	if (!rc)
+		rc = member_make_fd_private(member->directory_fd, member->directory, 0700, log,
+					    error);
+	if (!rc)
+		rc = member_make_fd_private(member_named_fd(member), member->path, 0600, log,
+					    error);
+	free(nvswap);
+	return rc;
 }

@@ -1,40 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Opens and removes a member of any kind. It never writes data.
- */
-#include <assert.h>
-#include <errno.h>
+/* Opens and removes a member of any kind. It never writes data. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "base/error.h"
 #include "store/member/internal.h"
 
-static int open_started(struct member *members, unsigned index, const char *path, const char *name,
-			struct nvs_error *error)
+int member_open(struct member *members, unsigned index, const char *path, const char *name,
+		enum member_access access, struct nvs_error *error)
 {
 	struct stat st;
 
+	member_start(&members[index], access != MEMBER_WRITES);
+	members[index].beside = access == MEMBER_READS_BESIDE;
 	if (!stat(path, &st) && S_ISBLK(st.st_mode))
 		return member_open_device(members, index, path, &st, error);
 	return member_open_in_directory(members, index, path, name, error);
-}
-
-int member_open(struct member *members, unsigned index, const char *path, const char *name,
-		bool read_only, struct nvs_error *error)
-{
-	member_start(&members[index], read_only);
-	return open_started(members, index, path, name, error);
-}
-
-int member_open_beside(struct member *members, unsigned index, const char *path, const char *name,
-		       struct nvs_error *error)
-{
-	member_start(&members[index], true);
-	members[index].beside = true;
-	return open_started(members, index, path, name, error);
 }
 
 int member_open_memory(struct member *member, struct nvs_error *error)
@@ -45,7 +27,7 @@ int member_open_memory(struct member *member, struct nvs_error *error)
 	member->capacity = UINT64_MAX;
 	member->path = strdup("host memory");
 	if (!member->path)
-		return error_set(error, -ENOMEM, "out of memory while opening a store");
+		return error_no_memory(error, "opening a store");
 	member->fd = memfd_create("nvswap", MFD_CLOEXEC);
 	return member->fd >= 0 ? 0 : member_cannot(error, "make a file in", member->path, -errno);
 }

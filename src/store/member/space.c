@@ -3,8 +3,6 @@
  * Direct I/O and the unit of a member, and its space. Space is reserved on the drive, so a full
  * drive is detected before training and not in the middle of it.
  */
-#include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <sys/stat.h>
@@ -12,7 +10,6 @@
 #include <unistd.h>
 
 #include "aio/aio.h"
-#include "base/error.h"
 #include "base/files.h"
 #include "base/memory/huge_map.h"
 #include "base/memory/room.h"
@@ -83,6 +80,25 @@ int member_probe(struct member *member, uint32_t unit, const struct nvs_log *log
 	assert(member->unit % member->unit_needed == 0);
 	member_check(member);
 	return 0;
+}
+
+int members_open_file(struct member *members, unsigned n, uint64_t stripe, struct nvs_aio *aio,
+		      struct nvs_file **file, struct nvs_error *error)
+{
+	struct file_member parts[NVS_PATHS_MAX];
+	int rc;
+
+	assert(n && n <= NVS_PATHS_MAX);
+	for (unsigned i = 0; i < n; i++)
+		parts[i] = (struct file_member){.path = members[i].path,
+						.fd = members[i].fd,
+						.direct_fd = members[i].direct_fd,
+						.base = members[i].base,
+						.dio = members[i].dio};
+	rc = file_create(aio, parts, n, stripe, !members[0].read_only, true, file, error);
+	for (unsigned i = 0; i < n && !rc; i++)
+		members[i].lent = true;
+	return rc;
 }
 
 /* ---- Space ---- */

@@ -65,20 +65,6 @@ int check_unpinned_one(const struct nvs_tensor *tensor, struct nvs_error *error)
 int check_unpinned(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		   struct nvs_error *error);
 
-/* -EINVAL: the engine or the array is NULL, or a range is not one of its tensor; -E2BIG: it has
- * fields of a later version. */
-int check_ranges(const struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
-		 struct nvs_error *error);
-/* One of the ranges that check_ranges() has checked. */
-struct nvs_tensor_range range_at(const struct nvs_tensor_range *ranges, size_t i);
-/* Without the lock: the tensors of which bytes are named, each once, in `few` if it has room, else in
- * memory that ranged_free() frees; NULL without memory. */
-#define RANGED_FEW 64
-struct nvs_tensor **ranged_tensors(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
-				   size_t n, struct nvs_tensor *few[RANGED_FEW], size_t *count,
-				   struct nvs_error *error);
-void ranged_free(struct nvs_tensor *few[RANGED_FEW], struct nvs_tensor **tensors);
-
 /* ---- pin.c and release.c: pins of calls that copy bytes; other calls wait for their end ---- */
 /* As batch_swap_in(), until the deadline of deadline_ns(). */
 int pin_to_copy(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
@@ -140,18 +126,10 @@ void wait_for_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 /* Waits until no write, or nothing at all, is in flight: 0, or -ETIMEDOUT if one is overdue. */
 int drain(struct nvs_engine *engine, bool writes_alone, struct nvs_error *error);
 
-/* ---- note.c ---- */
-struct note;
+/* ---- commit.c ---- */
 /* Takes the note of the last commit over from the store; and frees it. */
 int note_open(struct nvs_engine *engine, struct nvs_error *error);
 void note_close(struct nvs_engine *engine);
-/* Under the lock: add a reference, and drop one; `note` of the latter may be NULL. */
-struct note *note_hold(struct note *note);
-void note_release(struct note *note);
-/* Under the lock: a commit with that note has succeeded. */
-void note_committed(struct nvs_engine *engine, struct note *note);
-/* Valid as long as the caller's reference. */
-struct store_note note_contents(const struct note *note);
 
 /* ---- register.c ---- */
 int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error);

@@ -1,15 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What the calls on tensors check before they change anything.
- */
-#include <assert.h>
-#include <errno.h>
-#include <inttypes.h>
-#include <stdlib.h>
+/* What the calls on tensors check before they change anything. */
 #include <string.h>
 
-#include "base/error.h"
-#include "base/struct_size.h"
 #include "base/text.h"
 #include "swap/calls/calls.h"
 
@@ -132,83 +124,6 @@ int check_unpinned(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 		rc = check_in_batch(engine, tensors[i], i, error);
 		if (!rc)
 			rc = check_unpinned_one(tensors[i], error);
-	}
-	return rc;
-}
-
-/* ---- Ranges ---- */
-
-struct nvs_tensor_range range_at(const struct nvs_tensor_range *ranges, size_t i)
-{
-	struct nvs_tensor_range range;
-	int rc = struct_in_at(&range, sizeof(range), ranges, i);
-
-	assert(!rc);
-	(void)rc;
-	return range;
-}
-
-struct nvs_tensor **ranged_tensors(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
-				   size_t n, struct nvs_tensor *few[RANGED_FEW], size_t *count,
-				   struct nvs_error *error)
-{
-	struct nvs_tensor **tensors = few;
-
-	*count = 0;
-	if (n > RANGED_FEW)
-		tensors = calloc(n, sizeof(struct nvs_tensor *));
-	if (!tensors) {
-		error_set(error, -ENOMEM, "out of memory for %zu parts of tensors", n);
-		return NULL;
-	}
-	engine_lock(engine);
-	begin_batch(engine);
-	for (size_t i = 0; i < n; i++) {
-		struct nvs_tensor_range range = range_at(ranges, i);
-
-		if (!range.nbytes)
-			continue;
-		if (range.tensor->batch != engine->batch)
-			tensors[(*count)++] = range.tensor;
-		range.tensor->batch = engine->batch;
-	}
-	engine_unlock(engine);
-	return tensors;
-}
-
-void ranged_free(struct nvs_tensor *few[RANGED_FEW], struct nvs_tensor **tensors)
-{
-	if (tensors != few)
-		free(tensors);
-}
-
-int check_ranges(const struct nvs_engine *engine, const struct nvs_tensor_range *ranges, size_t n,
-		 struct nvs_error *error)
-{
-	struct nvs_tensor_range range;
-	uint64_t nbytes;
-	int rc = 0;
-
-	if (!engine || (n && !ranges))
-		return error_set(error, -EINVAL, "%s is NULL", engine ? "ranges" : "engine");
-	for (size_t i = 0; i < n && !rc; i++) {
-		rc = struct_in_at(&range, sizeof(range), ranges, i);
-		if (rc)
-			return struct_refused(error, rc, "nvs_tensor_range", "ranges[%zu]", i);
-		rc = check_tensor(engine, range.tensor, i, error);
-		if (rc)
-			break;
-		nbytes = range.tensor->nbytes;
-		if (range.offset > nbytes || range.nbytes > nbytes - range.offset)
-			rc = error_about(error, -EINVAL, range.tensor->rest->name, 0, range.offset,
-					 "%s: %" PRIu64 " bytes from offset %" PRIu64
-					 " are not within its %" PRIu64 " bytes",
-					 range.tensor->rest->name, range.nbytes, range.offset,
-					 nbytes);
-		else if (range.nbytes && !range.data)
-			rc = error_about(error, -EINVAL, range.tensor->rest->name, 0, 0,
-					 "%s: the data of ranges[%zu] is NULL",
-					 range.tensor->rest->name, i);
 	}
 	return rc;
 }

@@ -4,12 +4,11 @@
  * writing parts through it, so that they go to the drive with the rest of the tensor, and a kept
  * store stays copy-on-write and a checksum that of all bytes.
  */
-#include <assert.h>
-#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/error.h"
+#include "base/struct_size.h"
 #include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 
@@ -163,6 +162,88 @@ int nvs_tensor_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *t
 }
 
 /* ---- Parts ---- */
+
+/* One of the ranges that check_ranges() has checked. */
+static struct nvs_tensor_range range_at(const struct nvs_tensor_range *ranges, size_t i)
+{
+	struct nvs_tensor_range range;
+	int rc = struct_in_at(&range, sizeof(range), ranges, i);
+
+	assert(!rc);
+	(void)rc;
+	return range;
+}
+
+/* Without the lock: the tensors of which bytes are named, each once, in `few` if it has room, else in
+ * memory that ranged_free() frees; NULL without memory. */
+#define RANGED_FEW 64
+static struct nvs_tensor **ranged_tensors(struct nvs_engine *engine,
+					  const struct nvs_tensor_range *ranges, size_t n,
+					  struct nvs_tensor *few[RANGED_FEW], size_t *count,
+					  struct nvs_error *error)
+{
+	struct nvs_tensor **tensors = few;
+
+	*count = 0;
+	if (n > RANGED_FEW)
+		tensors = calloc(n, sizeof(struct nvs_tensor *));
+	if (!tensors) {
+		error_set(error, -ENOMEM, "out of memory for %zu parts of tensors", n);
+		return NULL;
+	}
+	engine_lock(engine);
+	begin_batch(engine);
+	for (size_t i = 0; i < n; i++) {
+		struct nvs_tensor_range range = range_at(ranges, i);
+
+		if (!range.nbytes)
+			continue;
+		if (range.tensor->batch != engine->batch)
+			tensors[(*count)++] = range.tensor;
+		range.tensor->batch = engine->batch;
+	}
+	engine_unlock(engine);
+	return tensors;
+}
+
+static void ranged_free(struct nvs_tensor *few[RANGED_FEW], struct nvs_tensor **tensors)
+{
+	if (tensors != few)
+		free(tensors);
+}
+
+/* -EINVAL: the engine or the array is NULL, or a range is not one of its tensor; -E2BIG: it has
+ * fields of a later version. */
+static int check_ranges(const struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
+			size_t n, struct nvs_error *error)
+{
+	struct nvs_tensor_range range;
+	uint64_t nbytes;
+	int rc = 0;
+
+	if (!engine || (n && !ranges))
+		return error_set(error, -EINVAL, "%s is NULL", engine ? "ranges" : "engine");
+	for (size_t i = 0; i < n && !rc; i++) {
+		rc = struct_in_at(&range, sizeof(range), ranges, i);
+		if (rc)
+			return struct_refused(error, rc, "nvs_tensor_range", "ranges[%zu]", i);
+		rc = check_tensor(engine, range.tensor, i, error);
+		if (rc)
+			break;
+		nbytes = range.tensor->nbytes;
+		if (range.offset > nbytes || range.nbytes > nbytes - range.offset)
+			rc = error_about(error, -EINVAL, range.tensor->rest->name, 0, range.offset,
+					 "%s: %" PRIu64 " bytes from offset %" PRIu64
+					 " are not within its %" PRIu64 " bytes",
+					 range.tensor->rest->name, range.nbytes, range.offset,
+					 nbytes);
+		else if (range.nbytes && !range.data)
+			rc = error_about(error, -EINVAL, range.tensor->rest->name, 0, 0,
+					 "%s: the data of ranges[%zu] is NULL",
+					 range.tensor->rest->name, i);
+	}
+	return rc;
+}
 
 /* Backwards, so that the first part of each tensor is read first. */
 static size_t begin_parts(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,

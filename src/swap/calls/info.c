@@ -3,10 +3,6 @@
  * What a caller may ask of a tensor: its name, its state, its memory; and of a kept store: its
  * tensors, and the number of its last commit.
  */
-#include <errno.h>
-
-#include "base/error.h"
-#include "base/numbers.h"
 #include "base/shape.h"
 #include "base/struct_size.h"
 #include "swap/calls/calls.h"

@@ -11,12 +11,6 @@
  * It is *stuck* if it has nothing to launch and evicted nothing: only a change by other calls or a
  * landing lets the next attempt succeed.
  */
-#include <assert.h>
-#include <errno.h>
-
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/numbers.h"
 #include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 
@@ -408,7 +402,7 @@ static int wait_for_change(struct nvs_engine *engine, const struct request *requ
 		until = min_u64(deadline, queue_quiet_until(engine));
 	writes = writes_to_wait_for(engine, attempt, waiting);
 	do {
-		rc = events_wait_for(engine, max_u64(writes, 1), until);
+		rc = events_wait(engine, max_u64(writes, 1), until);
 		writes = writes_to_wait_for(engine, attempt, waiting);
 	} while (!rc && writes);
 	if (rc != -ETIMEDOUT || until == deadline)
@@ -479,7 +473,7 @@ static int pin_all(struct nvs_engine *engine, const struct request *request, uin
 		*pin = engine->last_pin;
 		trace_calls(engine, request->contents ? TRACE_SWAP_IN : TRACE_LEASE,
 			    request->tensors, request->n);
-		list = join(attempt.list, keep_to_max_live(engine));
+		list = join(attempt.list, keep_to_budget(engine, false));
 		list = join(list, move_ahead(engine));
 	}
 	engine_unlock(engine);

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Reading ahead at the request of the caller.
- */
-#include "base/error.h"
+/* Reading ahead at the request of the caller. */
 #include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 
@@ -21,8 +18,7 @@ static size_t read_ahead(struct nvs_engine *engine, struct nvs_tensor *const *te
 	uint64_t need = 0, have;
 	size_t count = 0;
 
-	/* While a call waits for room nothing is read: some are in the pool already and stay there.
-	 * */
+	/* While a call waits for room nothing is read: what is in the pool already stays there. */
 	if (!queue_empty(engine)) {
 		while (count < n && tensors[count]->memory == MEMORY_POOL &&
 		       tensors[count]->on_landing == LANDING_STAYS)

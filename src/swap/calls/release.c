@@ -1,11 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Ending pins, and swapping out what is not pinned.
- */
-#include <assert.h>
-#include <errno.h>
-
-#include "base/error.h"
+/* Ending pins, and swapping out what is not pinned. */
 #include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 
@@ -25,7 +19,7 @@ static void end_pin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64
 /* Transfers to launch after tensors were unpinned. */
 static struct transfer *after_release(struct nvs_engine *engine)
 {
-	struct transfer *list = join(keep_to_max_in_cpu(engine), keep_to_max_live(engine));
+	struct transfer *list = join(keep_to_budget(engine, true), keep_to_budget(engine, false));
 
 	list = join(list, move_ahead(engine));
 	events_changed(engine);

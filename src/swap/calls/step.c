@@ -3,20 +3,13 @@
  * Steps: beginning and ending one, its statistics, and turning its recorded order into the plan of
  * the next.
  */
-#include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/error.h"
-#include "base/numbers.h"
-#include "base/state_checks.h"
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
-#include "trace/trace.h"
 
 static void step_check(const struct nvs_engine *engine)
 {

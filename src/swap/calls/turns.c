@@ -9,8 +9,6 @@
  * started is -EBUSY. A commit goes before copies that have not begun, and from its second round of
  * write-backs on before those that would make tensors dirty again.
  */
-#include <assert.h>
-
 #include "swap/calls/calls.h"
 
 void turn_await(struct nvs_engine *engine, struct turn *turn)

@@ -3,12 +3,8 @@
  * Waiting: for the transfers of tensors, and until nothing is in flight; and the place that a thread
  * keeps among the calls that wait for room.
  */
-#include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 
-#include "base/clock.h"
-#include "base/error.h"
 #include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 
@@ -33,7 +29,7 @@ static int wait_for(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 
 		for (size_t i = 0; i < n; i++)
 			runs += in_flight(tensors[i]) && tensors[i]->run_first == tensors[i];
-		rc = events_wait_for(engine, runs, deadline);
+		rc = events_wait(engine, runs, deadline);
 	}
 	if (deadline)
 		trace_wait(engine, tensor, now);
@@ -78,8 +74,7 @@ int wait_until(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 		rc = wait_for(engine, tensors + i, n - i, pin, deadline, &from_ns, error);
 	if (from_ns)
 		step_stalled(engine, from_ns);
-	/* The first failure of the transfers that have landed. A pin hears of its own read alone.
-	 */
+	/* The first failure of the transfers that have landed; of a pin, of its own read. */
 	for (size_t i = 0, count = !rc && (moving || failed) ? n : 0; i < count; i++) {
 		if (!rc && pin_failed(tensors[i], pin))
 			rc = pin_error(engine, tensors[i], error);
@@ -153,7 +148,7 @@ int wait_for_engine(struct nvs_engine *engine, struct turn turn, struct nvs_erro
 			tensor_promote(engine, used);
 		}
 		turn_await(engine, &turn);
-		(void)events_wait(engine, UINT64_MAX);
+		(void)events_wait(engine, 1, UINT64_MAX);
 	}
 	turn_end(engine, &turn);
 	if (!rc)
@@ -174,7 +169,7 @@ void wait_for_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 	while ((engine->turns.ncopied && first(tensors, n, is_copied)) ||
 	       turn_is_blocked(engine, &turn)) {
 		turn_await(engine, &turn);
-		(void)events_wait(engine, UINT64_MAX);
+		(void)events_wait(engine, 1, UINT64_MAX);
 	}
 	turn_end(engine, &turn);
 }
@@ -187,7 +182,7 @@ int drain(struct nvs_engine *engine, bool writes_alone, struct nvs_error *error)
 	while (inflight[NVS_WRITE] || (!writes_alone && inflight[NVS_READ])) {
 		if (overdue[NVS_WRITE] || (!writes_alone && overdue[NVS_READ]))
 			return first_overdue(engine, writes_alone, error);
-		(void)events_wait(engine, UINT64_MAX);
+		(void)events_wait(engine, 1, UINT64_MAX);
 	}
 	assert(!engine->moves.held_writes && (writes_alone || !engine->room.landing));
 	return 0;

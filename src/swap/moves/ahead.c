@@ -3,26 +3,18 @@
  * Starts what the engine moves on its own in a planned step: reads the next tensors ahead, writes
  * dirty ones behind, and keeps to the budgets. policy.c decides which. It never waits.
  */
-#include <assert.h>
-
 #include "swap/moves/moves.h"
 
 /* ---- Budgets ---- */
 
-static struct transfer *keep_to(struct nvs_engine *engine, struct eviction eviction)
+struct transfer *keep_to_budget(struct nvs_engine *engine, bool counted)
 {
+	struct eviction eviction = eviction_to_budget(counted);
+
+	if (!counted && !engine->plan.n)
+		return NULL;
 	evict_until_enough(engine, &eviction);
 	return runs_build_own(engine, engine->scratch, eviction.ndirty, NVS_WRITE);
-}
-
-struct transfer *keep_to_max_in_cpu(struct nvs_engine *engine)
-{
-	return keep_to(engine, eviction_to_budget(true));
-}
-
-struct transfer *keep_to_max_live(struct nvs_engine *engine)
-{
-	return engine->plan.n ? keep_to(engine, eviction_to_budget(false)) : NULL;
 }
 
 /* ---- The plan ---- */

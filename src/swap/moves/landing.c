@@ -3,13 +3,7 @@
  * Landing: what becomes of the tensors of a run whose transfer has completed. A read or a write
  * that failed leaves the contents where they were.
  */
-#include <assert.h>
-#include <errno.h>
-
-#include "base/clock.h"
-#include "base/error.h"
 #include "swap/moves/moves.h"
-#include "trace/trace.h"
 
 static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor, enum origin origin)
 {
@@ -20,7 +14,7 @@ static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor, en
 			tensor->status = -EBADMSG;
 			tensor->rest->error_offset = tensor->place + tensor->rest->skip;
 			engine->moves.verify_errors++;
-			say_later(engine, NVS_LOG_ERROR,
+			log_later(&engine->log, NVS_LOG_ERROR,
 				  "%s: the bytes read from the %s are not those that were "
 				  "written",
 				  tensor->rest->name, engine->of_files ? "file" : "store");
@@ -41,7 +35,7 @@ static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor, en
 		drop(engine, tensor);
 		/* No call has asked for the read, so no call reports its failure. */
 		if (unasked) {
-			say_later(engine, NVS_LOG_WARNING,
+			log_later(&engine->log, NVS_LOG_WARNING,
 				  "%s could not be read ahead: %s; it is read again when a call "
 				  "asks for it",
 				  tensor->rest->name, nvs_strerror(tensor->status));
@@ -81,7 +75,7 @@ static void landed_write(struct nvs_engine *engine, struct nvs_tensor *tensor)
 		set_on_landing(engine, tensor, LANDING_STAYS);
 		engine->moves.write_failures++;
 		tensor_error(engine, tensor, &engine->moves.failure);
-		say_later(engine, NVS_LOG_ERROR,
+		log_later(&engine->log, NVS_LOG_ERROR,
 			  "%s could not be written back and stays in the pool: %s",
 			  tensor->rest->name, nvs_strerror(tensor->status));
 		/* A caller that pinned the tensor again has valid data; don't report the failed

@@ -51,9 +51,8 @@ void room_promote(struct nvs_engine *engine, uint64_t need);
 /* ---- ahead.c: under the lock ---- */
 /* Transfers that the plan calls for now, to be launched. */
 struct transfer *move_ahead(struct nvs_engine *engine);
-/* Evict what exceeds the budget; the latter needs a plan. */
-struct transfer *keep_to_max_in_cpu(struct nvs_engine *engine);
-struct transfer *keep_to_max_live(struct nvs_engine *engine);
+/* Evicts what exceeds max_in_cpu, of tensors that count for it; or else max_live, with a plan. */
+struct transfer *keep_to_budget(struct nvs_engine *engine, bool counted);
 
 /* ---- sums.c, without the lock ---- */
 /* Whether tensors have checksums. */
@@ -98,34 +97,29 @@ void runs_trace(const struct nvs_engine *engine, const struct transfer *list);
 struct transfer *runs_land(struct nvs_engine *engine, struct transfer *list);
 
 /* ---- events.c ---- */
-/* Starts the thread; the aio is open. -ENOMEM, -EAGAIN */
+/* Starts the thread, and that of the log; the aio is open. -ENOMEM, -EAGAIN */
 int events_open(struct nvs_engine *engine, struct nvs_error *error);
-/* Ends it when it has said all messages, if it was started. Nothing is in flight. */
+int events_start(struct nvs_engine *engine);
+/* Ends the thread when it has done what there is to do, if it was started; for tests, it may start
+ * again. */
 void events_stop(struct nvs_engine *engine);
 /* After events_stop(); every transfer that names the queue has been taken. */
 void events_close(struct nvs_engine *engine);
 
 /* ---- Under the engine's lock ---- */
 /*
- * Waits for a change: a tensor landed or is overdue, memory came free, or a tensor was unpinned.
- * Releases the lock meanwhile. May return early. 0, -ETIMEDOUT, or -EAGAIN if the deadline is 0.
+ * Waits for a change: a tensor landed or is overdue, memory came free, or a tensor was unpinned. A
+ * call that cannot go on before `runs` of the runs in flight have landed wakes up once for all of
+ * them, unless somebody else may need one of them earlier. Releases the lock meanwhile. May return
+ * early. 0, -ETIMEDOUT, or -EAGAIN if the deadline is 0.
  */
-int events_wait(struct nvs_engine *engine, uint64_t deadline);
-/*
- * events_wait() for a call that cannot go on before `runs` of the runs in flight have landed: it
- * wakes up once for all of them, unless somebody else may need one of them earlier.
- */
-int events_wait_for(struct nvs_engine *engine, uint64_t runs, uint64_t deadline);
-/* Another call asks what has landed: ends the sleep of one in events_wait_for(). */
+int events_wait(struct nvs_engine *engine, uint64_t runs, uint64_t deadline);
+/* Another call asks what has landed: ends the sleep of one in events_wait(). */
 void events_hurry(struct nvs_engine *engine);
 /* Wakes the calls that wait, so that they look again; the latter because of a change that may have
  * made room. */
 void events_wake(struct nvs_engine *engine);
 void events_changed(struct nvs_engine *engine);
-
-/* ---- Without the lock ---- */
-/* For tests: waits until every completed run has landed and every message was said. */
-void events_await_idle(struct nvs_engine *engine);
 
 /* ---- scrub.c, without the lock ---- */
 void scrub_init(struct scrub *scrub, bool wanted);

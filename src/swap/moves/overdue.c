@@ -3,10 +3,6 @@
  * Runs in flight for longer than io_timeout_ms: marks their tensors. The runs stay in flight and
  * land like others.
  */
-#include <assert.h>
-#include <errno.h>
-
-#include "base/error.h"
 #include "swap/moves/moves.h"
 
 int check_overdue(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
@@ -32,7 +28,7 @@ void runs_overdue(struct nvs_engine *engine)
 			tensor->hangs_at = offset;
 		engine->moves.overdue[first->rest->transfer.direction]++;
 		check_overdue(engine, first, &error);
-		say_later(engine, NVS_LOG_ERROR, "%s", error.text);
+		log_later(&engine->log, NVS_LOG_ERROR, "%s", error.text);
 	}
 }
 
@@ -43,7 +39,7 @@ void landed_late(struct nvs_engine *engine, const struct transfer *run)
 	if (!is_overdue(first))
 		return;
 	engine->moves.overdue[run->direction]--;
-	say_later(engine, NVS_LOG_WARNING, "%s: %s completed late: %s", first->rest->name,
+	log_later(&engine->log, NVS_LOG_WARNING, "%s: %s completed late: %s", first->rest->name,
 		  run->direction == NVS_WRITE ? "writing" : "reading", nvs_strerror(run->status));
 	for (struct nvs_tensor *tensor = first; tensor; tensor = tensor->run_next)
 		tensor->hangs_at = NOWHERE;

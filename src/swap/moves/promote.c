@@ -3,8 +3,6 @@
  * Promotes runs in flight that a call waits for, because they move its tensors or make its room.
  * What the kernel has of a run already can't be promoted; the aio layer serves the rest first.
  */
-#include <assert.h>
-
 #include "swap/moves/moves.h"
 
 /* A write that waits for a commit is no run yet: its run will have the priority. */

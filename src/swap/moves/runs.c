@@ -5,13 +5,6 @@
  * it. Tensors of files of others begin anywhere and share units: a large one is a run by itself, of
  * whole units around it, and small ones that lie together are read to a segment each.
  */
-#include <assert.h>
-#include <errno.h>
-
-#include "aio/completions.h"
-#include "base/clock.h"
-#include "base/numbers.h"
-#include "base/state_checks.h"
 #include "swap/moves/moves.h"
 
 /* The bytes that a tensor's transfer moves: whole units in the pool. */

@@ -5,17 +5,10 @@
  * and compares their checksums. A tensor that is written meanwhile is left to the next round: its
  * write does not wait for the read, whose bytes then count for nothing.
  */
-#include <assert.h>
-#include <errno.h>
 #include <sys/mman.h>
 #include <xxhash.h>
 
-#include "aio/completions.h"
-#include "base/clock.h"
-#include "base/error.h"
 #include "base/memory/huge_map.h"
-#include "base/numbers.h"
-#include "base/threads/slice.h"
 #include "base/threads/thread.h"
 #include "swap/moves/moves.h"
 
@@ -85,7 +78,6 @@ static void scrub_tensor(struct nvs_engine *engine, const struct scrubbed *scrub
 	XXH3_64bits_reset(scrub->state);
 	while (at < scrubbed->nbytes && !rc && wait_until_quiet(engine) && scrub->tensor) {
 		uint64_t nbytes = min_u64(scrubbed->nbytes - at, scrub->block_nbytes);
-
 		struct transfer read = {.file = store_file(engine->store),
 					.direction = NVS_READ,
 					.data = scrub->block,
@@ -119,13 +111,12 @@ static void scrub_tensor(struct nvs_engine *engine, const struct scrubbed *scrub
 		rc = -EBADMSG;
 	if (rc && scrub->tensor && !scrub->closing) {
 		assert(scrubbed->tensor->offset == scrubbed->offset);
-		/* The next read of the tensor compares its checksum, so no call gets these bytes.
-		 */
+		/* The tensor's next read compares its checksum, so no call gets these bytes. */
 		if (!engine->verify)
 			scrubbed->tensor->checksum_state = CHECKSUM_UNVERIFIED;
 		scrub->errors++;
 		read_error(engine, scrubbed->tensor, rc, error_offset, &error);
-		say_later(engine, NVS_LOG_ERROR, "scrub: %s", error.text);
+		log_later(&engine->log, NVS_LOG_ERROR, "scrub: %s", error.text);
 	}
 	scrub->tensor = NULL;
 }

@@ -4,14 +4,8 @@
  * needed when it lands; those of reads when it has completed. Short ones are computed at once by
  * whichever thread is there, long ones in slices, between which other runs can land.
  */
-#include <assert.h>
-#include <errno.h>
 #include <xxhash.h>
 
-#include "aio/completions.h"
-#include "base/error.h"
-#include "base/numbers.h"
-#include "base/state_checks.h"
 #include "swap/moves/moves.h"
 
 /* A call that starts writes, or that helps, computes checksums of so many bytes in all. */
@@ -62,7 +56,7 @@ static void sums_check(const struct sums *sums)
 	const struct nvs_tensor *first = sums->run ? sums->run->user : NULL;
 
 	assert((sums->completed == NULL) == (sums->end == &sums->completed) && !*sums->end);
-	assert(sums->run || (!sums->computing && !sums->tensor && !sums->at));
+	assert(sums->run || (!sums->tensor && !sums->at));
 	assert(!sums->run || !sums->has_completed || sums->run->state.phase == TRANSFER_COMPLETED);
 	if (!first || sums->run->direction == NVS_READ)
 		return;
@@ -121,7 +115,7 @@ void sums_close(struct nvs_engine *engine)
 	struct sums *sums = &engine->events.sums;
 
 	assert(!sums->completed && TAILQ_EMPTY(&sums->writing));
-	assert(!sums->run && !sums->computing);
+	assert(!sums->run);
 	XXH3_freeState(sums->state);
 	sums->state = NULL;
 }
@@ -227,7 +221,6 @@ bool sums_work(struct nvs_engine *engine, struct transfer **landed)
 	struct events *events = &engine->events;
 	struct sums *sums = &events->sums;
 	struct nvs_tensor *first = NULL;
-	bool any;
 
 	*landed = NULL;
 	pthread_mutex_lock(&events->lock);
@@ -252,25 +245,21 @@ bool sums_work(struct nvs_engine *engine, struct transfer **landed)
 		if (sums->run->direction == NVS_WRITE && first->rest->sum != SUM_DONE)
 			first->rest->sum = SUM_BEGUN;
 	}
-	/* Another thread may compute a slice of it. */
-	any = sums->run && !sums->computing;
-	sums->computing |= any;
 	sums_check(sums);
 	pthread_mutex_unlock(&events->lock);
-	if (!any)
+	if (!sums->run)
 		return false;
 	sum_slice(engine, sums);
-	pthread_mutex_lock(&events->lock);
-	sums->computing = false;
 	if (!sums->tensor) {
+		pthread_mutex_lock(&events->lock);
 		first = sums->run->user;
 		/* From now on another thread may land a run in flight. */
 		if (sums->run->direction == NVS_WRITE)
 			first->rest->sum = SUM_DONE;
 		*landed = sums->has_completed ? sums->run : NULL;
 		sums->run = NULL;
+		sums_check(sums);
+		pthread_mutex_unlock(&events->lock);
 	}
-	sums_check(sums);
-	pthread_mutex_unlock(&events->lock);
 	return true;
 }

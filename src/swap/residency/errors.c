@@ -1,16 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Describes the failures of a tensor's transfers, and why a call can't have its contents; and
- * queues messages for the log. The thread of events logs them: a log function may wait for a lock
- * of the caller's whose owner is in a call of this engine.
+ * Describes the failures of a tensor's transfers, and why a call can't have its contents.
  */
-#include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 
-#include "aio/completions.h"
-#include "base/error.h"
-#include "base/threads/messages.h"
 #include "swap/residency/internal.h"
 
 static int failed(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
@@ -102,21 +95,4 @@ int too_large(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 			   size_text(pool_bytes(engine->pool), have), engine->remedy,
 			   engine->pool_key,
 			   (tensor->extent + engine->pool_step - 1) / engine->pool_step);
-}
-
-void say_later(struct nvs_engine *engine, enum nvs_log_level level, const char *format, ...)
-{
-	struct events *events = &engine->events;
-	struct message *message;
-	va_list args;
-
-	if (!engine->log.fn)
-		return;
-	va_start(args, format);
-	message = message_new(level, format, args);
-	va_end(args);
-	pthread_mutex_lock(&events->lock);
-	messages_add(&events->messages, message);
-	pthread_mutex_unlock(&events->lock);
-	completions_wake(events->completions, COMPLETIONS_THREAD);
 }

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The swap engine's structures. One lock guards all of them but those of struct events. It is not
- * held while waiting for the drive, while checksums are computed or while the log is written.
+ * held while waiting for the drive or while checksums are computed.
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	residency: pins tensor table errors plan places invariants
  *	room: policy queue room shortage follow
  *	moves: sums runs promote ahead overdue landing events scrub
  *	calls: checks info step turns wait release pin prefetch external
- *	engine: files register note commit engine
+ *	engine: files register commit engine
  */
 #ifndef RESIDENCY_INTERNAL_H
 #define RESIDENCY_INTERNAL_H
@@ -19,14 +19,15 @@
 #include <sys/queue.h>
 
 #include "aio/aio.h"
+#include "base/clock.h"
+#include "base/numbers.h"
 #include "base/state_checks.h"
+#include "base/threads/log.h"
 #include "config/config.h"
 #include "nvswap.h"
 #include "pool/pool.h"
 #include "store/store.h"
-#include "swap/residency/events.h"
 #include "swap/residency/plan.h"
-#include "swap/residency/queue.h"
 #include "swap/residency/tensor.h"
 #include "topo/topo.h"
 #include "trace/trace.h"
@@ -85,7 +86,7 @@ static inline uint64_t runs_in_flight(const struct move_state *moves)
 }
 
 /*
- * Commits, by commit.c and note.c; one at a time. `writing` is true without the engine's lock while
+ * Commits, one at a time. `writing` is true without the engine's lock while
  * a manifest is made durable: writes to extents that it or the one before names are held. If it
  * fails and the drive may name its snapshot, the commit is `unsettled` until a later one has
  * settled it, and such writes are refused.
@@ -99,6 +100,33 @@ struct commit_state {
 	struct nvs_tensor *forgotten;
 };
 
+/* ---- Calls that wait for room in the pool, by the rule at the head of room/queue.c ---- */
+
+/* A call that pins tensors; its place in the queue from queue_join() to queue_leave(). */
+struct ticket {
+	TAILQ_ENTRY(ticket) link;
+	bool queued;
+	bool away;	 /* the call has ended, and its thread keeps the place for the next one */
+	uint64_t passed; /* bytes that passed it since the last refill */
+	uint64_t log_ns; /* when the log names the pinned tensors, once; 0: not decided */
+};
+
+/* The ticket of a thread that keeps its place from call to call. */
+struct kept_place {
+	LIST_ENTRY(kept_place) link;
+	pthread_t thread;
+	struct ticket ticket;
+};
+
+struct queue {
+	TAILQ_HEAD(ticket_list, ticket) tickets;
+	LIST_HEAD(place_list, kept_place) places;
+	bool first_stuck;	 /* it has tried since the last change, and waits for another */
+	uint64_t refills;	 /* how often as many bytes again were let pass the first */
+	uint64_t patience_ns;	 /* how long nothing must change before the first refill */
+	uint64_t quiet_until_ns; /* when the next refill is due, unless something changes */
+};
+
 /* Calls that wait for others on their tensors, by calls/turns.c. */
 struct turns {
 	TAILQ_HEAD(line, turn) line;
@@ -107,6 +135,37 @@ struct turns {
 	/* Copies of this kind, and of later ones in the enumeration, wait for a commit; COPIED_NOT:
 	 * none do. */
 	enum copying held;
+};
+
+/* ---- What the thread of events works on: completed runs and checksums, by moves/ ---- */
+
+/* Checksums to be computed. */
+struct sums {
+	struct tensor_list writing;	   /* first tensors of runs being written */
+	struct transfer *completed, **end; /* runs that land after their checksum */
+	/* A long checksum in progress, which only the thread of events continues. */
+	struct transfer *run;	   /* or NULL */
+	bool has_completed;	   /* the run */
+	struct nvs_tensor *tensor; /* the present one of the run */
+	uint64_t at;		   /* bytes of the tensor that are done */
+	struct XXH3_state_s *state;
+};
+
+struct events {
+	struct completions *completions;
+	pthread_t thread;
+	bool started;
+
+	/* Under the engine's lock: */
+	bool helped;	    /* a waiting caller takes completions */
+	pthread_t helper;   /* that caller */
+	bool patient;	    /* it sleeps until several runs have completed */
+	unsigned followers; /* other waiting callers, on engine->changed */
+
+	pthread_mutex_t lock; /* of `sums`, taken last */
+	struct sums sums;
+	atomic_bool counting_due; /* store_budget_count() is to be called */
+	atomic_bool closing;
 };
 
 /* The scrub, whose thread is in moves/scrub.c. */
@@ -142,8 +201,10 @@ static inline void scrub_forgets(struct scrub *scrub, const struct nvs_tensor *t
 
 struct nvs_engine {
 	/* Constant once the engine is open, but for `abandoned` and `owned`: */
-	struct nvs_log log;
-	struct nvs_log store_log; /* of the store: says messages later */
+	/* Its thread tells messages: a log function may wait for a lock of the caller's whose owner is
+	 * in a call of this engine. */
+	struct log log;
+	struct nvs_log store_log; /* of the store: queues messages */
 	bool opened;
 	struct aio_config aio_config;
 	bool verify, keep;
@@ -224,8 +285,7 @@ struct nvs_tensor *table_add(struct nvs_engine *engine, const struct nvs_tensor_
 /* Asserts that its extents are whole units, and of a kept store two that do not overlap. */
 void extents_check(const struct nvs_engine *engine, const struct nvs_tensor *tensor);
 void table_remove(struct nvs_engine *engine, struct nvs_tensor *tensor);
-/* Gives the tensor another name, which the next commit has. -EEXIST, -ENOMEM: nothing has changed.
- */
+/* Gives the tensor another name, which the next commit has. -EEXIST, -ENOMEM: it keeps its own. */
 int table_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const char *text,
 		 struct nvs_error *error);
 void tensor_free(struct nvs_tensor *tensor);
@@ -233,8 +293,7 @@ void tensors_free(struct nvs_engine *engine);
 void extents_release(struct nvs_engine *engine, const struct nvs_tensor *tensor);
 /* Notes that the manifest names exactly the tensors of the snapshot, where it has them. */
 void tensors_committed(struct nvs_engine *engine);
-/* Frees forgotten tensors, linked by run_next, and the extents that the manifest no longer names.
- */
+/* Frees forgotten tensors, linked by run_next, and extents that the manifest no longer names. */
 void tensors_release_forgotten(struct nvs_engine *engine, struct nvs_tensor *forgotten);
 
 /* ---- errors.c: under the lock ---- */

@@ -4,9 +4,6 @@
  * changes, of the engine's sums where the lock is taken and released. Which thread holds the lock
  * is read without it, so it says nothing about other threads.
  */
-#include <assert.h>
-
-#include "base/clock.h"
 #include "base/shape.h"
 #include "swap/residency/internal.h"
 

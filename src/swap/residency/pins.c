@@ -1,22 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The numbers of a tensor's pins, ascending: a few inside it, and in memory of its own when it has
- * more.
- *
- * A call that pins tensors makes one pin of them, numbered in ascending order. A failed read ends
- * the pins of its tensor; the highest number assigned by then is kept with the error, so the owner
- * of a pin that the read ended gets the error from its next call, and later pins are unaffected.
+ * more.. With the error of a failed read, which ends them, the highest number assigned by then is
+ * kept: the owner of a pin that ended so gets the error from its next call.
  */
 #include "swap/residency/pins.h"
 
-#include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
-#include "base/state_checks.h"
 #include "swap/residency/internal.h"
 
 static uint64_t *all_pins(struct nvs_tensor *tensor)

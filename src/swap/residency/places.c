@@ -3,9 +3,6 @@
  * Where in the store the next transfer of a tensor reads or writes, and the order of tensors there.
  * An extent that a manifest names is never overwritten.
  */
-#include <assert.h>
-
-#include "base/numbers.h"
 #include "swap/residency/internal.h"
 
 /* A run's memory comes free only when all of it has moved, so runs are a few blocks long. */

@@ -10,19 +10,9 @@
  */
 #include "swap/residency/plan.h"
 
-#include <assert.h>
 #include <stdlib.h>
 
-#include "base/error.h"
-#include "base/state_checks.h"
 #include "swap/residency/internal.h"
-
-#define WORD_BITS 64
-
-static size_t words(size_t n)
-{
-	return (n + WORD_BITS - 1) / WORD_BITS;
-}
 
 void plan_clear(struct plan *plan)
 {
@@ -56,22 +46,6 @@ void plan_check(const struct plan *plan)
 	assert(plan->n ? plan->cursor < plan->n : !plan->cursor && !plan->extents);
 	assert(plan->ready <= plan->n);
 	assert(!plan->n || plan->resume == PLAN_NONE || plan->resume < plan->n);
-}
-
-void plan_made_check(const struct plan *plan)
-{
-	if (!STATE_CHECKS)
-		return;
-	assert(!plan->cursor && !plan->ready && !plan->before[0]);
-	for (size_t i = 0; i < plan->n; i++) {
-		const struct nvs_tensor *tensor = plan->order[i].tensor;
-
-		assert(tensor->rest->next_use <= i &&
-		       plan->order[tensor->rest->next_use].tensor == tensor);
-		assert(plan->next[i] < plan->n && plan->order[plan->next[i]].tensor == tensor);
-		assert(plan->next[i] > i || plan->next[i] == tensor->rest->next_use);
-		assert(plan->before[i + 1] - plan->before[i] == tensor->numel);
-	}
 }
 
 /* ---- Asking ---- */
@@ -160,44 +134,4 @@ void plan_needs_read(struct plan *plan, const struct nvs_tensor *tensor)
 	assert(in_plan(tensor) && !plan_is_idle(plan, tensor));
 	if (rank < plan->ready)
 		plan->ready = rank;
-}
-
-/* ---- Recording ---- */
-
-void plan_begin(struct plan *plan)
-{
-	plan->nrecorded = 0;
-	plan->step++;
-	plan->same = true;
-	plan->lost = false;
-}
-
-bool plan_make_room(struct access **accesses, size_t *max, size_t n)
-{
-	size_t wanted = *max ? *max : 256;
-	struct access *grown;
-
-	if (n <= *max)
-		return true;
-	while (wanted < n)
-		wanted *= 2;
-	grown = realloc(*accesses, wanted * sizeof(*grown));
-	if (!grown)
-		return false;
-	*accesses = grown;
-	*max = wanted;
-	return true;
-}
-
-bool plan_allocate(struct plan *plan, size_t n)
-{
-	plan->next = calloc(n, sizeof(*plan->next));
-	plan->before = calloc(n + 1, sizeof(*plan->before));
-	plan->idle[PLAN_LARGE] = calloc(words(n), sizeof(uint64_t));
-	plan->idle[PLAN_SMALL] = calloc(words(n), sizeof(uint64_t));
-	if (plan->next && plan->before && plan->idle[PLAN_LARGE] && plan->idle[PLAN_SMALL] &&
-	    plan_make_room(&plan->order, &plan->order_max, plan->recording_max))
-		return true;
-	plan_clear(plan);
-	return false;
 }

@@ -15,6 +15,8 @@ struct nvs_engine;
 struct nvs_tensor;
 
 #define PLAN_NONE SIZE_MAX
+/* Of plan->idle. */
+#define WORD_BITS 64
 
 struct access {
 	struct nvs_tensor *tensor;
@@ -52,15 +54,8 @@ struct plan {
 
 void plan_free(struct plan *plan);
 
-/* Asserts what must hold of the positions and sums; and, of a plan just made, of each access. */
+/* Asserts what must hold of the positions and sums. */
 void plan_check(const struct plan *plan);
-void plan_made_check(const struct plan *plan);
-
-/* ---- Recording ---- */
-void plan_begin(struct plan *plan);
-/* Room for an array of n accesses, and for a plan of n; false: no memory. */
-bool plan_make_room(struct access **accesses, size_t *max, size_t n);
-bool plan_allocate(struct plan *plan, size_t n);
 void plan_clear(struct plan *plan);
 
 /* ---- Asking ---- */

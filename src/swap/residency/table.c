@@ -3,14 +3,10 @@
  * The engine's tensors: their memory, the table of all, the tree of their names, and their extents
  * in the store.
  */
-#include <assert.h>
-#include <errno.h>
 #include <search.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
-#include "base/state_checks.h"
 #include "swap/residency/internal.h"
 
 /* Tensors in a slab. */
@@ -207,7 +203,7 @@ int table_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const cha
 	/* Inserting first: it is what may fail. */
 	if (!name || !tsearch(&key, &engine->names, by_name)) {
 		free(name);
-		return error_set(error, -ENOMEM, "out of memory while renaming a tensor");
+		return error_no_memory(error, "renaming a tensor");
 	}
 	tdelete(tensor, &engine->names, by_name);
 	set_name(tensor, name);

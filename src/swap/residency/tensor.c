@@ -6,7 +6,6 @@
  */
 #include "swap/residency/tensor.h"
 
-#include <assert.h>
 #include <stdlib.h>
 
 #include "swap/residency/internal.h"

@@ -17,16 +17,9 @@
 #ifndef RESIDENCY_TENSOR_H
 #define RESIDENCY_TENSOR_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <sys/queue.h>
-
 #include "aio/aio.h"
 #include "base/memory/cache.h"
 #include "base/state_checks.h"
-#include "nvswap.h"
-#include "swap/residency/events.h"
 #include "swap/residency/pins.h"
 #include "swap/residency/plan.h"
 
@@ -76,8 +69,7 @@ enum on_landing {
 	LANDING_EVICTS, /* counts for engine->room.landing */
 } __attribute__((packed));
 
-/* What keeps it in the pool; of a tensor that is not pinned, the list of engine->room that has it.
- */
+/* What keeps it in the pool; of an unpinned tensor, the list of engine->room that has it. */
 enum placement {
 	PLACED_NOWHERE, /* not in the pool, or in flight */
 	PLACED_PINNED,
@@ -123,6 +115,14 @@ struct part {
 	struct part *next;
 	void *data;
 	uint64_t offset, nbytes;
+};
+
+/* The checksum of a run that is being written, kept in its first tensor. */
+enum run_sum {
+	SUM_NONE,   /* none is needed, or the run is being read */
+	SUM_QUEUED, /* in sums->writing or sums->completed */
+	SUM_BEGUN,  /* a thread computes it */
+	SUM_DONE,
 };
 
 /* A name that a tensor has or had. */
@@ -208,8 +208,7 @@ struct nvs_tensor {
 	struct nvs_tensor *run_first, *run_next;
 	TAILQ_ENTRY(nvs_tensor) idle;
 	enum nvs_direction status_direction;
-	int unreported; /* error of a failed write from external memory that no call returned; or 0
-			 */
+	int unreported; /* of a failed write from external memory that no call returned; or 0 */
 
 	struct pins pins;
 	struct tensor_rest *rest;

@@ -9,8 +9,9 @@
  * step, in longer ones and for a new plan; without it the next step has no plan, and no call
  * fails. Forgetting a tensor of the plan drops the plan.
  */
-#include "base/error.h"
-#include "base/numbers.h"
+#include <stdlib.h>
+
+#include "base/memory/array.h"
 #include "swap/room/room.h"
 
 /* ---- Following ---- */
@@ -43,9 +44,7 @@ static size_t after(const struct plan *plan, size_t at)
 	return at + 1 < plan->n ? at + 1 : 0;
 }
 
-/*
- * One access out of order does not move the cursor; a second one in the order of the first does.
- */
+/* One access out of order does not move the cursor; a second one in the order of the first does. */
 static void follow(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
 	struct plan *plan = &engine->plan;
@@ -76,23 +75,35 @@ static void follow(struct nvs_engine *engine, struct nvs_tensor *tensor)
 
 /* ---- Recording ---- */
 
+void plan_begin(struct plan *plan)
+{
+	plan->nrecorded = 0;
+	plan->step++;
+	plan->same = true;
+	plan->lost = false;
+}
+
 void plan_access(struct nvs_engine *engine, struct nvs_tensor *tensor, bool contents)
 {
 	struct plan *plan = &engine->plan;
 	size_t at = plan->nrecorded;
+	struct access *recording = plan->lost
+					   ? NULL
+					   : array_room(plan->recording, at, &plan->recording_max,
+							sizeof(*recording));
 
-	if (!plan->lost && !plan_make_room(&plan->recording, &plan->recording_max, at + 1)) {
-		plan->lost = true;
-		plan->same = false;
-		say_later(engine, NVS_LOG_WARNING,
-			  "out of memory while recording the order of a step: the next one has no "
-			  "plan");
-	}
-	if (!plan->lost) {
+	if (recording) {
+		plan->recording = recording;
 		plan->same = plan->same && at < plan->n && plan->order[at].tensor == tensor &&
 			     plan->order[at].contents == contents;
-		plan->recording[plan->nrecorded++] = (struct access){tensor, contents};
+		recording[plan->nrecorded++] = (struct access){tensor, contents};
 		tensor->rest->recorded = plan->step;
+	} else if (!plan->lost) {
+		plan->lost = true;
+		plan->same = false;
+		log_later(&engine->log, NVS_LOG_WARNING,
+			  "out of memory while recording the order of a step: the next one has no "
+			  "plan");
 	}
 	if (plan->n)
 		follow(engine, tensor);
@@ -106,6 +117,26 @@ bool plan_has(struct plan *plan, const struct nvs_tensor *tensor)
 }
 
 /* ---- The plan of the next step ---- */
+
+/* Room for a plan of n accesses; false: no memory. */
+static bool plan_allocate(struct plan *plan, size_t n)
+{
+	struct access *order = reallocarray(plan->order, plan->recording_max, sizeof(*order));
+
+	/* The present order's memory takes the next recording. */
+	if (order) {
+		plan->order = order;
+		plan->order_max = plan->recording_max;
+	}
+	plan->next = calloc(n, sizeof(*plan->next));
+	plan->before = calloc(n + 1, sizeof(*plan->before));
+	plan->idle[PLAN_LARGE] = calloc((n + WORD_BITS - 1) / WORD_BITS, sizeof(uint64_t));
+	plan->idle[PLAN_SMALL] = calloc((n + WORD_BITS - 1) / WORD_BITS, sizeof(uint64_t));
+	if (order && plan->next && plan->before && plan->idle[PLAN_LARGE] && plan->idle[PLAN_SMALL])
+		return true;
+	plan_clear(plan);
+	return false;
+}
 
 /* What follows from the order: next uses, and sums over the tensors. */
 static void sum_up(struct nvs_engine *engine)
@@ -138,6 +169,22 @@ static void sum_up(struct nvs_engine *engine)
 		plan->lookahead = (uint64_t)((double)plan->extents / (double)numel *
 					     (double)engine->prefetch_bucket_size) +
 				  longest;
+}
+
+static void plan_made_check(const struct plan *plan)
+{
+	if (!STATE_CHECKS)
+		return;
+	assert(!plan->cursor && !plan->ready && !plan->before[0]);
+	for (size_t i = 0; i < plan->n; i++) {
+		const struct nvs_tensor *tensor = plan->order[i].tensor;
+
+		assert(tensor->rest->next_use <= i &&
+		       plan->order[tensor->rest->next_use].tensor == tensor);
+		assert(plan->next[i] < plan->n && plan->order[plan->next[i]].tensor == tensor);
+		assert(plan->next[i] > i || plan->next[i] == tensor->rest->next_use);
+		assert(plan->before[i + 1] - plan->before[i] == tensor->numel);
+	}
 }
 
 /*
@@ -181,7 +228,7 @@ void plan_mend(struct nvs_engine *engine)
 	if (plan->lost || !plan->nrecorded)
 		return;
 	if (!plan_allocate(plan, plan->nrecorded)) {
-		say_later(engine, NVS_LOG_WARNING,
+		log_later(&engine->log, NVS_LOG_WARNING,
 			  "out of memory for a plan of %zu accesses: the next step has none",
 			  plan->nrecorded);
 		return;

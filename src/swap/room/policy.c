@@ -22,9 +22,6 @@
  */
 #include "swap/room/policy.h"
 
-#include <assert.h>
-
-#include "base/numbers.h"
 #include "swap/room/room.h"
 
 /* Write behind at most this much at a time, so that a caller's read waits no longer. */
@@ -180,8 +177,7 @@ struct nvs_tensor *policy_next_read(struct nvs_engine *engine, size_t *rank, uin
 		if (in_flight(tensor) &&
 		    (tensor->on_landing == LANDING_EVICTS || is_external(tensor)))
 			return NULL;
-		/* A tensor whose last transfer failed is read again only when a call asks for it.
-		 */
+		/* One whose last transfer failed is read again only when a call asks for it. */
 		if (!plan->order[at].contents || tensor->rest->next_use != at ||
 		    tensor_state(tensor) != NVS_ON_DRIVE || tensor->status || tensor->unread ||
 		    !tensor->extent) {

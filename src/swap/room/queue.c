@@ -18,13 +18,8 @@
  * first case passes for ever as well while its work takes longer than the time; by equal steps,
  * since the second case has to wait for each of them.
  */
-#include "swap/residency/queue.h"
-
-#include <assert.h>
 #include <stdlib.h>
 
-#include "base/clock.h"
-#include "base/state_checks.h"
 #include "swap/room/room.h"
 
 #define PATIENCE_NS UINT64_C(10000000)

@@ -3,9 +3,6 @@
  * Room in the pool: leases for tensors, the lists of unpinned ones, and their eviction. policy.c
  * decides which of them goes.
  */
-#include <assert.h>
-
-#include "base/clock.h"
 #include "swap/room/room.h"
 
 /* ---- Leases ---- */

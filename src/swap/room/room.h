@@ -55,15 +55,43 @@ bool lease_all(struct nvs_engine *engine, size_t n);
  * the caller must write them. */
 void evict_until_enough(struct nvs_engine *engine, struct eviction *eviction);
 
+/* ---- queue.c: under the lock ---- */
+void queue_init(struct queue *queue);
+/* Frees the places that threads still keep. */
+void queue_free_places(struct queue *queue);
+/* Whether no call waits for room. */
+bool queue_empty(const struct nvs_engine *engine);
+/* Something was released or has landed, so the first call tries again before others pass it. */
+void queue_changed(struct nvs_engine *engine);
+/* Whether a batch of so many bytes may be pinned before the calls that came earlier. */
+bool queue_lets_pass(const struct nvs_engine *engine, const struct ticket *ticket, uint64_t nbytes);
+/* The batch has been pinned. */
+void queue_passed(struct nvs_engine *engine, const struct ticket *ticket, uint64_t nbytes);
+/* When a call that may not pass asks again, if nothing changes; and that it has slept until then. */
+uint64_t queue_quiet_until(const struct nvs_engine *engine);
+void queue_was_quiet(struct nvs_engine *engine, uint64_t until_ns);
+/*
+ * The call waits; `stuck` if it can't go on before another call acts. True: others may pass now, so
+ * the waiting ones must look.
+ */
+bool queue_join(struct nvs_engine *engine, struct ticket *ticket, bool stuck);
+/* True: it was the first; the caller then says that something has changed. */
+bool queue_leave(struct nvs_engine *engine, struct ticket *ticket);
+/* The place that the calling thread keeps; NULL: none. */
+struct kept_place *queue_kept_place(const struct nvs_engine *engine);
+/* Asserts what must hold of the queue. */
+void queue_check(const struct nvs_engine *engine);
+
 /* ---- follow.c: under the lock ---- */
+/* A step begins, which is recorded. */
+void plan_begin(struct plan *plan);
 /* Records an access to the tensor and moves the cursor. */
 void plan_access(struct nvs_engine *engine, struct nvs_tensor *tensor, bool contents);
 /* Makes the recorded order of this step the plan of the next. */
 void plan_mend(struct nvs_engine *engine);
 /* Drops the plan. */
 void plan_drop(struct nvs_engine *engine);
-/* Whether the plan has the tensor, which is about to be removed. A recording that has it is lost.
- */
+/* Whether the plan has the tensor, which is to be removed. A recording that has it is lost. */
 bool plan_has(struct plan *plan, const struct nvs_tensor *tensor);
 
 /* ---- shortage.c: which tensors are pinned while a call waits for room; under the lock ---- */

@@ -9,8 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "base/error.h"
 #include "swap/room/room.h"
 
 #define LARGEST_NAMED 3
@@ -87,7 +85,7 @@ bool shortage_log(struct nvs_engine *engine, size_t n)
 		if (in_flight(engine->tensors[i]) && !engine->tensors[i]->pins.count)
 			return false;
 	shortage_text(engine, text);
-	say_later(engine, NVS_LOG_WARNING,
+	log_later(&engine->log, NVS_LOG_WARNING,
 		  "a call waits for room in the pool for %zu tensor%s, until others are released: "
 		  "%s",
 		  n, plural(n), text);

@@ -434,7 +434,7 @@ static unsigned give(struct fake_queue *queue, struct io **ios, unsigned max)
 	return n;
 }
 
-/* Waits until `min` I/Os may complete, interrupt() or, if that is 1, wake(): then false. */
+/* Waits until `min` I/Os may complete, or until wake(): then false. */
 static bool wait_for(struct fake_queue *queue, unsigned min)
 {
 	struct fake *fake = queue->fake;
@@ -496,28 +496,17 @@ static int fake_reap(void *arg, struct io **ios, unsigned max, unsigned min)
 	return (int)n;
 }
 
-static void fake_wake(void *arg)
+static void fake_wake(void *arg, bool any)
 {
 	struct fake_queue *queue = arg;
 
 	pthread_mutex_lock(&queue->fake->lock);
-	queue->woken = true;
+	queue->woken |= !any;
+	queue->interrupted |= any;
 	pthread_cond_broadcast(&queue->fake->changed);
 	pthread_mutex_unlock(&queue->fake->lock);
 	if (queue->fake->inner)
-		queue->fake->inner->wake(queue->inner);
-}
-
-static void fake_interrupt(void *arg)
-{
-	struct fake_queue *queue = arg;
-
-	pthread_mutex_lock(&queue->fake->lock);
-	queue->interrupted = true;
-	pthread_cond_broadcast(&queue->fake->changed);
-	pthread_mutex_unlock(&queue->fake->lock);
-	if (queue->fake->inner)
-		queue->fake->inner->interrupt(queue->inner);
+		queue->fake->inner->wake(queue->inner, any);
 }
 
 /* ---- Registering ---- */
@@ -571,7 +560,6 @@ const struct engine_ops engine_fake = {
 	.submit = fake_submit,
 	.reap = fake_reap,
 	.wake = fake_wake,
-	.interrupt = fake_interrupt,
 	.set_file = fake_set_file,
 	.set_buffer = fake_set_buffer,
 	.close = fake_close,

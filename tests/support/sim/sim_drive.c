@@ -383,22 +383,13 @@ static int queue_reap(void *arg, struct io **ios, unsigned max, unsigned min)
 	return (int)n;
 }
 
-static void queue_wake(void *arg)
+static void queue_wake(void *arg, bool any)
 {
 	struct sim_queue *queue = arg;
 
 	pthread_mutex_lock(&queue->sim->lock);
-	queue->woken = true;
-	pthread_cond_broadcast(&queue->sim->changed);
-	pthread_mutex_unlock(&queue->sim->lock);
-}
-
-static void queue_interrupt(void *arg)
-{
-	struct sim_queue *queue = arg;
-
-	pthread_mutex_lock(&queue->sim->lock);
-	queue->interrupted = true;
+	queue->woken |= !any;
+	queue->interrupted |= any;
 	pthread_cond_broadcast(&queue->sim->changed);
 	pthread_mutex_unlock(&queue->sim->lock);
 }
@@ -465,7 +456,6 @@ const struct engine_ops engine_sim = {
 	.submit = queue_submit,
 	.reap = queue_reap,
 	.wake = queue_wake,
-	.interrupt = queue_interrupt,
 	.set_file = queue_set_file,
 	.set_buffer = queue_set_buffer,
 	.close = queue_close,

@@ -172,27 +172,21 @@ static void forbid(struct nvs_tensor *tensor, bool forbidden)
 
 TEST(a_swap_out_starts_writing_before_any_checksum)
 {
-	struct gate gate;
-	struct nvs_tensor *t[2];
+	struct nvs_tensor *t[1];
 
-	gate_init(&gate,
-		  &(const struct setup){.place = PLACE_DISK, .simulated = true, .verify = true});
-	tensors_add(f, "t", (uint64_t[]){LARGE, 100}, 2, t);
+	OPEN(f, .place = PLACE_DISK, .simulated = true, .verify = true);
+	t[0] = tensor_add(f, "t", LARGE);
 	tensor_write(f, t[0], 1);
-	tensor_write(f, t[1], 2);
-	fail_a_write(t[1]);
-	/* The thread is in the log function. */
-	gate_await(&gate, &gate.entered);
+	events_stop(f->engine);
 	sim_hold(f->sim, SIM_ALL);
 	forbid(t[0], true);
 	OK(f, nvs_tensor_swap_out(f->engine, t, 1, &f->error));
 	assert_true(sim_await_in_flight(f->sim, 1));
 	forbid(t[0], false);
 	sim_go(f->sim, SIM_ALL);
-	gate_open(&gate);
+	assert_int_equal(events_start(f->engine), 0);
 	OK(f, sole_wait(f->engine, t, 1, -1, &f->error));
 	tensor_compare(f, t[0], 1);
-	gate_close(&gate);
 }
 
 TEST(checksums_of_many_lengths_are_right)
@@ -313,16 +307,11 @@ static void read_parts_before_others(unsigned awaited)
 {
 	char memory[4][100];
 	struct nvs_tensor_range ranges[4];
-	struct nvs_tensor *t[2], *others[3], *failing;
-	struct gate gate;
+	struct nvs_tensor *t[2], *others[3];
 
-	gate_init(&gate, &(const struct setup){.place = PLACE_DISK,
-					       .simulated = true,
-					       .queue_depth = 2,
-					       .thread_count = 1});
+	OPEN(f, .place = PLACE_DISK, .simulated = true, .queue_depth = 2, .thread_count = 1);
 	tensors_add(f, "t", (uint64_t[]){30000, 30000}, 2, t);
 	tensors_add(f, "other", (uint64_t[]){4096, 4096, 4096}, 3, others);
-	failing = tensor_add(f, "failing", 4096);
 	for (unsigned i = 0; i < 2; i++)
 		tensor_store(f, t[i], i);
 	for (unsigned i = 0; i < 3; i++)
@@ -330,10 +319,8 @@ static void read_parts_before_others(unsigned awaited)
 	for (unsigned i = 0; i < 4; i++)
 		ranges[i] = (struct nvs_tensor_range){sizeof(ranges[i]), t[i / 2], i % 2 * 20000,
 						      sizeof(memory[i]), memory[i]};
-	tensor_write(f, failing, 1);
-	fail_a_write(failing);
-	/* The thread is in the log function, so completions pile up. */
-	gate_await(&gate, &gate.entered);
+	/* Completions pile up. */
+	events_stop(f->engine);
 	sim_hold(f->sim, SIM_READS);
 	OK(f, nvs_tensor_read(f->engine, ranges, 4, &f->error));
 	if (awaited != NOBODY)
@@ -342,7 +329,6 @@ static void read_parts_before_others(unsigned awaited)
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(nvs_tensor_prefetch(f->engine, &others[i], 1, &f->error), 1);
 	complete(2);
-	gate_open(&gate);
 	events_await_idle(f->engine);
 	/* The first two of the others were started when the first parts completed. */
 	complete(2);
@@ -352,7 +338,7 @@ static void read_parts_before_others(unsigned awaited)
 	STATE(f, others[2], awaited == NOBODY ? NVS_RESIDENT : NVS_READING, false, 0);
 	sim_go(f->sim, SIM_READS);
 	OK(f, nvs_tensor_wait(f->engine, t, 2, 0, -1, &f->error));
-	gate_close(&gate);
+	fixture_close(f);
 }
 
 TEST(the_next_part_of_a_read_that_no_call_waits_for_is_read_in_its_turn)
