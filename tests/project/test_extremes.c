@@ -6,16 +6,11 @@
  */
 #include "project/objects_fixture.h"
 
-#include <errno.h>
 #include <float.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "config/keys.h"
-#include "support/tests.h"
 
 #define NUMEL 256
 

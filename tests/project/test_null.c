@@ -4,13 +4,8 @@
  * where the type has no errno. The table has every function of include/nvswap/.
  */
 #include "project/objects_fixture.h"
-#include "support/tests.h"
 
-#include <errno.h>
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define BAD	     99 /* of no enumeration */
 #define REFUSES(x)   assert_int_equal(x, -EINVAL)

@@ -9,15 +9,6 @@
 #include "base/error.h"
 #include "project/objects_fixture.h"
 
-#include <errno.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "support/tests.h"
-
 #define GUARD 0xa5
 
 /* The offset behind a field: the size of the structure in a header that ended with it. */

@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/turns.h"
 
-#include <errno.h>
 #include <sched.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
 
 #include "support/support.h"

@@ -2,9 +2,6 @@
 /* See nth_fixture.h. */
 #include "system/nth_fixture.h"
 
-#include <errno.h>
-#include <inttypes.h>
-
 static uint64_t faults_before;
 
 static uint64_t faults_of(struct sim *sim)

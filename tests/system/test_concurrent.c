@@ -4,15 +4,8 @@
  * and closes during transfers.
  */
 #include "optim/optim_fixture.h"
-#include "support/support.h"
-#include "support/tests.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <signal.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 ONE_ENGINE
 

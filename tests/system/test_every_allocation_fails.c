@@ -4,15 +4,10 @@
  * no more, in every public call that allocates. Each time, the call returns an error and changes
  * nothing, or continues with less and logs it. The hot path allocates nothing.
  */
-#include <errno.h>
-#include <inttypes.h>
-#include <unistd.h>
 
 #include "aio/aio.h"
 #include "aio/engines/engine.h"
 #include "config/config.h"
-#include "support/support.h"
-#include "support/tests.h"
 #include "system/nth_fixture.h"
 
 #define ALLOCATIONS (INJECT_MEMORY | INJECT_MMAP | INJECT_THREAD)

@@ -4,11 +4,7 @@
  * run makes no more. Each time, the error names the place, a repeated call succeeds, every tensor
  * has its contents, and no file or memory is leaked.
  */
-#include <errno.h>
-#include <inttypes.h>
-#include <unistd.h>
 
-#include "support/tests.h"
 #include "system/nth_fixture.h"
 
 #define PLAIN_CALLS                                                                                \

@@ -4,12 +4,9 @@
  * more. A repeated step ends with the bits of an undisturbed one, and a failed commit leaves the
  * previous one.
  */
-#include <errno.h>
-#include <inttypes.h>
 
 #include "optim/optim_fixture.h"
 #include "optim/optimizer.h"
-#include "support/tests.h"
 #include "system/nth_fixture.h"
 
 #define ALLOCATIONS (INJECT_MEMORY | INJECT_MMAP | INJECT_THREAD)

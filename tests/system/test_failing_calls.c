@@ -4,14 +4,9 @@
  * returned, names its object and leaves nothing behind, or the function continues without the
  * result.
  */
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/memory/extents.h"
 #include "config/config.h"
-#include "support/support.h"
-#include "support/tests.h"
 #include "system/nth_fixture.h"
 #include "topo/topo.h"
 

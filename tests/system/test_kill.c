@@ -7,22 +7,13 @@
  */
 #include "optim/optim_fixture.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <ftw.h>
-#include <inttypes.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include "base/clock.h"
-#include "support/support.h"
-#include "support/tests.h"
 #include "system/soak.h"
 
 #define GIVE_UP_NS UINT64_C(20000000000)

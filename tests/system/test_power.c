@@ -9,16 +9,10 @@
 #include "optim/optim_fixture.h"
 #include "optim/optimizer.h"
 #include "support/sim/sim_drive.h"
-#include "support/support.h"
-#include "support/tests.h"
 #include "swap/swap.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <limits.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static const enum sim_crash ways[] = {SIM_KEEP, SIM_LOSE, SIM_TEAR, SIM_ANY};
 static const char *const way_names[] = {"kept", "lost", "torn", "any of these"};

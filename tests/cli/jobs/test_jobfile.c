@@ -1,16 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The syntax of job files: the meaning of a text, and the line of each error in it. */
-#include <errno.h>
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "cli/jobs/jobfile.h"
 #include "support/inject.h"
 #include "support/support.h"
-#include "support/tests.h"
 
 static void *memory; /* of the last job file */
 

@@ -3,16 +3,10 @@
  * From the command line and job files to a plan: which setting overrides which, which jobs run
  * together and are reported together, and errors about keys that bench does not have.
  */
-#include <errno.h>
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "cli/jobs/jobs.h"
 #include "support/inject.h"
 #include "support/support.h"
-#include "support/tests.h"
 
 #define ARGUMENTS_MAX 16
 

@@ -3,20 +3,13 @@
  * The block modes from open to close, in a directory of the test, which observes the job: it reads
  * the file while nothing is in flight.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "cli/jobs/watch.h"
 #include "cli/modes/modes.h"
 #include "cli/stop.h"
 #include "config/config.h"
 #include "support/support.h"
-#include "support/tests.h"
 
 #define KIB (1024ull)
 #define MIB (1024ull * 1024)

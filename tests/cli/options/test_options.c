@@ -3,16 +3,11 @@
  * Options of the command: parsing each type, its bounds and error messages, all spellings of a
  * name, on the command line and in job files.
  */
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "cli/commands.h"
 #include "cli/jobs/bench.h"
 #include "cli/tune/tune.h"
 #include "support/support.h"
-#include "support/tests.h"
 
 /* ---- Messages ---- */
 

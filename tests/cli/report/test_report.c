@@ -5,16 +5,12 @@
  */
 #include "support/support.h"
 
-#include <errno.h>
 #include <math.h>
 #include <regex.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/json/read.h"
 #include "base/statistics/latency.h"
 #include "cli/report/report.h"
-#include "support/tests.h"
 
 #define JOBS 4
 #define MIB  (1u << 20)

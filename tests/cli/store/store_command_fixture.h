@@ -6,15 +6,6 @@
 #ifndef TESTS_CLI_STORE_COMMAND_FIXTURE_H
 #define TESTS_CLI_STORE_COMMAND_FIXTURE_H
 
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "nvswap.h"
 #include "support/support.h"
 

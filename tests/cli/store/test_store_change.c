@@ -7,7 +7,6 @@
 
 #include "cli/store/store_command_fixture.h"
 #include "support/inject.h"
-#include "support/tests.h"
 
 /* Where a tensor's bytes are. */
 static uint64_t place_of(const char *path, uint64_t index)

@@ -8,7 +8,6 @@
 #include "swap/calls/calls.h"
 
 #include "cli/store/store_command_fixture.h"
-#include "support/tests.h"
 
 #define TENSORS 40
 

@@ -8,7 +8,6 @@
 #include "base/little_endian.h"
 #include "cli/store/store_command_fixture.h"
 #include "optim/internal.h"
-#include "support/tests.h"
 
 #define GROUPS 2u
 #define ROOM   300001u

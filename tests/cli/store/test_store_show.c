@@ -4,7 +4,6 @@
  * read.
  */
 #include "cli/store/store_command_fixture.h"
-#include "support/tests.h"
 
 TEST(list_and_show_describe_a_kept_store)
 {

@@ -3,17 +3,11 @@
  * The search of `nvswap tune` on simulated drives of several kinds, in virtual time: its choice and
  * duration; ties, budgets, bounds, errors; and the workload that it measures with.
  */
-#include <errno.h>
-#include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "cli/tune/search/statistics.h"
 #include "cli/tune/tune_drives.h"
 #include "support/support.h"
-#include "support/tests.h"
 
 #define S UINT64_C(1000000000)
 

@@ -5,17 +5,10 @@
  */
 #include "cli/tune/tune_drives.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "aio/aio.h"
 #include "config/config.h"
-#include "support/support.h"
 #include "swap/swap_fixture.h"
 
 #define KIB UINT64_C(1024)

@@ -8,14 +8,8 @@
 #include "support/turns.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define HANG_S		  120u /* an operation that takes longer counts as a hang */
 #define HISTORIES_A_CHILD 16u

@@ -8,12 +8,7 @@
 #include "support/history/history.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
 #include <poll.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #define FILES	    3
 #define FILE_BYTES  (96u << 10)

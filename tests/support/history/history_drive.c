@@ -6,9 +6,6 @@
 #include "support/history/history.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
-#include <inttypes.h>
-
 /* Adds a rule with a random probability. */
 static void sometimes(struct history_drive *drive, uint64_t *random, struct sim_rule rule)
 {

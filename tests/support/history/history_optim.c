@@ -14,10 +14,7 @@
 #include "support/inject.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <math.h>
-#include <sys/stat.h>
 
 #define GROUPS	     4
 #define PARTS	     3

@@ -11,11 +11,8 @@
 #include "support/history/history.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <sys/stat.h>
 
 #define PART	    (16 * KIB)
 #define PARTS	    16 /* of the pool */

@@ -10,10 +10,6 @@
 #include "support/inject.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <sys/stat.h>
-
 #define TENSORS 20
 #define BATCH	6
 

@@ -5,11 +5,7 @@
  */
 #include "support/sim/sim_internal.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 /* ---- Files ---- */
 

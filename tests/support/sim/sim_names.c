@@ -6,11 +6,7 @@
  */
 #include "support/sim/sim_internal.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <sys/sendfile.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* ---- Directories ---- */
 

@@ -3,13 +3,6 @@
  * The simulated drive: each fault, each setting, the clock, and the same behaviour for the same
  * seed.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <xxhash.h>
 
@@ -17,8 +10,6 @@
 #include "config/config.h"
 #include "support/sim/sim_drive.h"
 #include "support/submit.h"
-#include "support/support.h"
-#include "support/tests.h"
 #include "swap/swap.h"
 #include "swap/swap_fixture.h"
 

@@ -7,14 +7,11 @@
  */
 #include "system/kernel/kernel_drive.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <linux/fiemap.h>
 #include <linux/fs.h>
 #include <linux/loop.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
-#include <unistd.h>
 
 #include "aio/aio.h"
 #include "aio/engines/engine.h"

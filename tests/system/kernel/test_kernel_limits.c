@@ -4,19 +4,13 @@
  * system call that they use already. Each is an error that names the limit, leaves nothing behind,
  * raises no signal, and never selects a slower engine silently.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include "aio/aio.h"
 #include "aio/engines/engine.h"
 #include "config/config.h"
-#include "support/support.h"
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 /* A child that hangs is killed after that time, and the test fails. */

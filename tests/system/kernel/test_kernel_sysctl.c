@@ -4,16 +4,11 @@
  * kernel.io_uring_disabled. A child takes the contexts, so its end frees them; the sysctl is
  * restored before anything is asserted.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <libaio.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include "aio/aio.h"
 #include "config/config.h"
-#include "support/support.h"
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 static int open_with(enum nvs_ioengine ioengine, uint32_t threads, struct nvs_aio_stats *stats,
