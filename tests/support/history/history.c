@@ -100,7 +100,7 @@ static void play(const struct history *history, const char *directory)
 	alarm(HANG_S);
 	if (!real)
 		turns_begin(history->seed);
-	world = history->model->begin(directory, history->seed);
+	world = history->model->begin(history->model, directory, history->seed);
 	for (uint32_t i = 0; i < history->length; i++) {
 		if (history->left_out && history->left_out[i])
 			continue;

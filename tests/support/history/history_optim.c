@@ -80,11 +80,6 @@ static void make_floats(struct world *w, float *data, uint64_t numel)
 		data[i] = (float)(int32_t)(uint32_t)next_random(&state) * 0x1p-31f;
 }
 
-static bool same(const float *a, const float *b, uint64_t numel)
-{
-	return !memcmp(a, b, numel * sizeof(*a));
-}
-
 static void put_typed(enum nvs_dtype dtype, void *array, const float *values, uint64_t numel)
 {
 	for (uint64_t i = 0; i < numel; i++)
@@ -372,7 +367,7 @@ static bool check_part(struct world *w, size_t group, enum nvs_optimizer_part pa
 				     &w->error),
 		   false))
 		return false;
-	HOLDS(same(w->scratch, g->now.part[part] + offset, numel));
+	HOLDS(!memcmp(w->scratch, g->now.part[part] + offset, numel * sizeof(float)));
 	return true;
 }
 
@@ -472,8 +467,6 @@ static void op_commit(struct world *w)
 	commit(w);
 }
 
-#define FILE_CALLS (INJECT_OPEN | INJECT_READ | INJECT_WRITE | INJECT_SYNC | INJECT_SPACE)
-
 /* One system call fails: either the commit took effect or the previous one still holds. */
 static void op_commit_failing(struct world *w)
 {
@@ -481,7 +474,7 @@ static void op_commit_failing(struct world *w)
 	int rc;
 
 	history_log("commit with a failing call");
-	inject_fail(FILE_CALLS, 1 + below(&w->random, 6), 1, EIO);
+	inject_fail(INJECT_FILES, 1 + below(&w->random, 6), 1, EIO);
 	rc = nvs_optimizer_commit(w->optimizer, &w->error);
 	inject_stop(&failed);
 	w->undurable |= failed && rc;
@@ -529,7 +522,7 @@ static int open_failing(struct world *w)
 	int rc;
 
 	history_log("open with a failing call");
-	inject_fail(FILE_CALLS, 1 + below(&w->random, 60), 1, EIO);
+	inject_fail(INJECT_FILES, 1 + below(&w->random, 60), 1, EIO);
 	rc = open_once(w);
 	inject_stop(&failed);
 	call = inject_failed_call();
@@ -599,18 +592,7 @@ static void op_reopen(struct world *w)
 
 static void op_storm(struct world *w)
 {
-	/* EAGAIN and EINTR are retried by the library, up to a bound. */
-	static const int errors[] = {EIO, EIO, EIO, EIO, ENOSPC, ENOSPC, EAGAIN, EINTR};
-	bool writes = below(&w->random, 2);
-
-	if (!w->drive.faulty)
-		return;
-	if (w->drive.stormy || below(&w->random, 2)) {
-		history_log("no more faults\n");
-		history_drive_calm(&w->drive);
-		return;
-	}
-	history_drive_storm(&w->drive, writes, errors[below(&w->random, LENGTH(errors))]);
+	history_drive_change(&w->drive, &w->random);
 }
 
 /* On a drive without faults, everything is readable. */
@@ -745,10 +727,11 @@ static void configure(struct world *w, const char *directory, uint64_t seed)
 	HOLDS(!nvs_config_set_paths(config, NVS_OFFLOAD_OPTIMIZER, &directory, 1, &w->error));
 }
 
-static void *begin_world(const char *directory, uint64_t seed)
+static void *begin_world(const struct history_model *model, const char *directory, uint64_t seed)
 {
 	struct world *w = calloc(1, sizeof(*w));
 
+	(void)model;
 	HOLDS(w);
 	w->error.size = sizeof(w->error);
 	w->random = w->series = seed;

@@ -261,10 +261,11 @@ static struct nvs_tensor *add(struct room *room, const char *kind, size_t number
 	return tensor;
 }
 
-static void *begin_room(const char *directory, uint64_t seed)
+static void *begin_room(const struct history_model *model, const char *directory, uint64_t seed)
 {
 	struct room *room = calloc(1, sizeof(*room));
 
+	(void)model;
 	HOLDS(room);
 	room->error.size = sizeof(room->error);
 	room->random = seed;
