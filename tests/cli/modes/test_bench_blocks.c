@@ -342,29 +342,6 @@ TEST(a_signal_ends_the_job)
 	assert_int_equal(entries_of(watch.directory), 0);
 }
 
-static void kill_itself(void)
-{
-	raise(SIGKILL);
-}
-
-TEST(kill_leaves_nothing_behind)
-{
-	struct job *job = new_job(RW_RANDWRITE, MIB);
-	int status;
-	pid_t pid = fork();
-
-	assert_true(pid >= 0);
-	if (!pid) {
-		watch.on_measures = kill_itself;
-		run_job(job);
-		_exit(0);
-	}
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-	assert_int_equal(entries_of(watch.directory), 0);
-	config_free(&job->config);
-}
-
 /* ---- Refused options ---- */
 
 TEST(impossible_accesses_are_refused)
