@@ -164,19 +164,12 @@ static uint64_t contents_of(uint64_t commit, uint64_t tensor)
 	return commit * 100 + tensor;
 }
 
-static void name_of(uint64_t tensor, char name[16])
-{
-	snprintf(name, 16, "t%" PRIu64, tensor);
-}
-
 static void register_one(struct round *r, uint64_t i)
 {
 	char name[16];
-	const struct nvs_tensor_spec spec = {
-		.size = sizeof(spec), .name = name, .dtype = NVS_U8, .numel = lengths[i]};
 
-	name_of(i, name);
-	MUST(!nvs_tensor_register(r->f.engine, &spec, 1, &r->t[i], NULL));
+	snprintf(name, sizeof(name), "t%" PRIu64, i);
+	r->t[i] = tensor_add(&r->f, name, lengths[i]);
 }
 
 static void open_store(struct round *r)
@@ -186,9 +179,7 @@ static void open_store(struct round *r)
 	int rc;
 
 	WHEN_FREE(rc, fixture_reopen(&r->f));
-	if (rc)
-		fprintf(stderr, "%s\n", r->f.error.text);
-	MUST(!rc);
+	OK(&r->f, rc);
 	for (uint64_t i = 0; i < N; i++)
 		register_one(r, i);
 	MUST(!nvs_tensor_register(r->f.engine, &number, 1, &r->number, NULL));
@@ -213,13 +204,6 @@ static void write_from(struct round *r, struct nvs_tensor *tensor, const void *d
 	MUST(!sole_wait(r->f.engine, &tensor, 1, -1, NULL));
 }
 
-static void write_in_pool(struct round *r, uint64_t i, uint64_t contents)
-{
-	MUST(!sole_pin(r->f.engine, &r->t[i], 1, -1, NULL));
-	fill(nvs_tensor_data(r->t[i]), lengths[i], contents);
-	MUST(!sole_release(r->f.engine, &r->t[i], 1, NVS_DIRTY, NULL));
-}
-
 /* From the pool or external memory, written back now, by an eviction or by the commit. */
 static void write_tensor(struct round *r, uint64_t i, uint64_t contents, uint64_t way)
 {
@@ -232,7 +216,7 @@ static void write_tensor(struct round *r, uint64_t i, uint64_t contents, uint64_
 		write_from(r, r->t[i], memory);
 		return;
 	}
-	write_in_pool(r, i, contents);
+	tensor_write(&r->f, r->t[i], contents);
 	if (way == 1)
 		MUST(!nvs_tensor_swap_out(r->f.engine, &r->t[i], 1, NULL));
 }

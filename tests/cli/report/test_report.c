@@ -599,27 +599,6 @@ TEST(the_largest_numbers_are_whole)
 
 /* ---- JSON ---- */
 
-TEST(own_blocks_are_at_the_top_level_for_one_job)
-{
-	struct run *run = make_run(2);
-	const struct json_value *root, *jobs;
-
-	root = parsed(written(run, report_json));
-	jobs = at(root, "jobs", NULL, NULL);
-	assert_int_equal(jobs->count, 2);
-	assert_true(number(jobs->first->next, "config", "aio", "queue_depth") == 8);
-	assert_true(number(jobs->first->next, "swap", "tensors", NULL) == 4);
-	assert_null(json_member(root, "config"));
-	json_free(document);
-	run->plan.n = 1;
-	root = parsed(written(run, report_json));
-	assert_true(number(root, "config", "aio", "queue_depth") == 8);
-	assert_true(number(root, "swap", "tensors", NULL) == 4);
-	assert_true(number(root, "engine", "workers", NULL) == 1);
-	json_free(document);
-	free_run(run);
-}
-
 TEST(json_plus_has_the_counts_of_fios_buckets)
 {
 	/*
