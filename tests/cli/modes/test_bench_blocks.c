@@ -281,36 +281,6 @@ TEST(the_rate_bounds_submissions)
 	}
 }
 
-TEST(time_based_repeats_until_runtime_ends)
-{
-	uint64_t runtime_ms = 50, moved;
-	struct job *job;
-
-	/* The machine may stall for the whole runtime, so repeat with longer ones. */
-	do {
-		job = new_job(RW_RANDREAD, MIB);
-		job->options.runtime_ms = runtime_ms;
-		job->options.time_based = true;
-		job->options.ramp_time_ms = 10;
-		SUCCEEDS(run_job(job), &job->result.error);
-		assert_true(job->result.window_ns >= runtime_ms * 1000000u);
-		moved = job->result.bytes[NVS_READ];
-		runtime_ms *= 4;
-	} while (moved <= MIB && runtime_ms < 60000);
-	assert_true(moved > MIB);
-
-	job = new_job(RW_RANDREAD, MIB);
-	job->options.runtime_ms = 50;
-	job->options.loops = 1000000000;
-	SUCCEEDS(run_job(job), &job->result.error);
-	assert_true(job->result.window_ns >= 50000000u);
-
-	job = new_job(RW_RANDREAD, MIB);
-	job->options.runtime_ms = 3600000;
-	SUCCEEDS(run_job(job), &job->result.error);
-	assert_int_equal(job->result.bytes[NVS_READ], MIB);
-}
-
 static void ask_to_end(void)
 {
 	raise(SIGTERM);

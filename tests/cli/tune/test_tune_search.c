@@ -494,48 +494,35 @@ TEST(a_seed_gives_the_same_search)
 	tune_outcome_free(&b);
 }
 
-/* Each trial's fate agrees with its numbers, and these with the rounds measured. */
-TEST(fates_fit_the_numbers)
-{
-	struct tune_rules rules = rules_of(saturating->kind);
-	struct tune_outcome outcome;
-	unsigned chosen = 0, finalists = 0;
-
-	search(small, 0.02, &rules, &outcome);
-	for (size_t i = 0; i < outcome.n; i++) {
-		const struct tune_trial *trial = &outcome.trials[i];
-		double truly = drive_rate(small, &trial->point);
-
-		assert_true(trial->rounds > 0);
-		assert_true(trial->mean > 0.9 * truly && trial->mean < 1.1 * truly);
-		assert_true(trial->half_width > 0);
-		chosen += trial->fate == TUNE_CHOSEN;
-		finalists += trial->finalist;
-		if (trial->finalist)
-			assert_true(trial->to_best > 0.2 && trial->to_best < 1.1);
-	}
-	assert_int_equal(chosen, 1);
-	assert_int_equal(outcome.chosen->fate, TUNE_CHOSEN);
-	assert_true(finalists >= 2 && outcome.chosen->finalist && outcome.fastest->finalist);
-	assert_says(outcome.why, "GB/s");
-	tune_outcome_free(&outcome);
-}
-
 /* ---- On a drive with very noisy rounds ---- */
 
 #define LITTLE_SEEDS 30u
 
 /* The choice follows from the table of finalists, and the text from the choice. */
-static void assert_reason_fits(const struct tune_outcome *outcome, double tolerance)
+static void assert_reason_fits(const struct tune_outcome *outcome, double noise, double tolerance)
 {
 	const struct tune_trial *chosen = outcome->chosen;
+	unsigned nchosen = 0, finalists = 0;
 	char per_cent[32];
 
 	assert_int_equal(outcome->certain, !outcome->unsure[0]);
+	for (size_t i = 0; i < outcome->n; i++) {
+		const struct tune_trial *trial = &outcome->trials[i];
+		double truly = drive_rate(saturating, &trial->point);
+
+		assert_true(trial->rounds > 0 && trial->half_width > 0);
+		assert_true(noise > 0.02 || fabs(trial->mean / truly - 1) < 0.1);
+		assert_true(!trial->finalist || trial->to_best > 0);
+		nchosen += trial->fate == TUNE_CHOSEN;
+		finalists += trial->finalist;
+	}
+	assert_int_equal(nchosen, 1);
+	assert_int_equal(chosen->fate, TUNE_CHOSEN);
+	assert_says(outcome->why, "GB/s");
 	assert_int_equal(chosen->finalist, outcome->fastest->finalist);
 	if (!chosen->finalist)
 		return;
-	assert_true(outcome->fastest->to_best == 1);
+	assert_true(finalists >= 2 && outcome->fastest->to_best == 1);
 	snprintf(per_cent, sizeof(per_cent), "%.1f %%", 100 * chosen->to_best);
 	assert_says(outcome->why,
 		    chosen != outcome->fastest ? (const char *)per_cent : "the fastest of");
@@ -567,7 +554,7 @@ TEST(the_reason_agrees_with_the_table)
 
 			rules.budget_ns = budgets_s[i % COUNT(budgets_s)] * S;
 			search(saturating, noises[i / COUNT(budgets_s)], &rules, &outcome);
-			assert_reason_fits(&outcome, rules.tolerance);
+			assert_reason_fits(&outcome, noises[i / COUNT(budgets_s)], rules.tolerance);
 			tune_outcome_free(&outcome);
 		}
 }
@@ -783,7 +770,7 @@ static uint64_t written_of_load(void *arg)
 	return ((struct drive_load *)arg)->load.written;
 }
 
-/* A search whose rounds all run in the aio layer; one of them fails. */
+/* A search whose rounds all run in the aio layer. */
 TEST(a_search_through_the_workload)
 {
 	const struct tune_space space = small->space;
@@ -802,12 +789,6 @@ TEST(a_search_through_the_workload)
 	assert_int_equal(outcome.chosen->point.queue_depth, 4);
 	tune_outcome_free(&outcome);
 
-	sim_fault(load.sim, &(struct sim_rule){.fault = SIM_ERROR, .error = EIO, .first = 3000});
-	assert_int_equal(tune_search(&space, &rules, &meter, &outcome, &error), -EIO);
-	assert_says(error.text, "/file)");
-	assert_null(outcome.chosen);
-	assert_true(outcome.n > 0);
-	tune_outcome_free(&outcome);
 	drive_load_close(&load);
 }
 
