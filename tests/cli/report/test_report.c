@@ -596,35 +596,3 @@ TEST(the_largest_numbers_are_whole)
 	assert_non_null(strstr(run->output, "\"store_bytes\": 18446744073709551615"));
 	free_run(run);
 }
-
-/* ---- JSON ---- */
-
-TEST(json_plus_has_the_counts_of_fios_buckets)
-{
-	/*
-	 * The values of these buckets by fio's plat_idx_to_val; times beyond 17.2 s are in the last
-	 * one.
-	 */
-	static const uint64_t times[] = {5,	  127,	      128,	   130,		100000,
-					 1500000, 8589934592, 17179869183, 20000000000, UINT64_MAX};
-	static const struct {
-		const char *bucket;
-		int count;
-	} counts[] = {{"5", 1},	    {"127", 1},	    {"129", 1},	       {"131", 1},
-		      {"99840", 1}, {"1499136", 1}, {"8657043456", 1}, {"17112760320", 3}};
-	struct run *run = make_run(1);
-	const struct json_value *root, *job, *bins;
-
-	with_times(run, times, COUNT(times));
-	assert_null(strstr(written(run, report_json), "\"bins\""));
-	run->plan.run.formats = 1u << FORMAT_JSON_PLUS;
-	root = parsed(written(run, report_json));
-	job = at(root, "jobs", NULL, NULL)->first;
-	bins = at(job, "read", "clat_ns", "bins");
-	assert_int_equal(bins->count, COUNT(counts));
-	for (unsigned i = 0; i < COUNT(counts); i++)
-		assert_true(number(bins, counts[i].bucket, NULL, NULL) == counts[i].count);
-	assert_null(json_member(at(job, "write", "clat_ns", NULL), "bins"));
-	json_free(document);
-	free_run(run);
-}

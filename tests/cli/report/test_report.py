@@ -82,9 +82,10 @@ def json_plus_has_the_bins_of_fios():
 
 
 def json_plus_bins_add_up():
-    job = json.loads(nvswap("json+"))["jobs"][0]
-    return all(sum(job[way]["clat_ns"]["bins"].values()) == job[way]["total_ios"] > 0
-               for way in ("read", "write")) and "bins" not in nvswap("json")
+    ways = [json.loads(nvswap("json+"))["jobs"][0][way] for way in ("read", "write")]
+    return all(sum(way["clat_ns"]["bins"].values()) == way["total_ios"] > 0 and
+               all(int(key) == bucket(int(key)) for key in way["clat_ns"]["bins"])
+               for way in ways) and "bins" not in nvswap("json")
 
 
 def fio_jsonplus_clat2csv_reads_json_plus():

@@ -147,22 +147,6 @@ TEST(a_striped_store_is_exported_in_shards)
 	holds(paths, 1, TENSORS);
 }
 
-TEST(a_file_for_torch_is_written)
-{
-	const char *path = temp_directory();
-	char magic[4] = "";
-	FILE *file;
-
-	make_store(quoted(path), 0, 2);
-	EXITS(0, "export --to %s/t.pt %s", path, path);
-	file = fopen(path_in(path, "t.pt"), "rb");
-	assert_non_null(file);
-	assert_int_equal(fread(magic, 1, 4, file), 4);
-	fclose(file);
-	assert_memory_equal(magic, "PK\3\4", 4);
-	EXITS(1, "export --to %s/t.pt --shard-size 1m %s", path, path);
-}
-
 TEST(tensors_that_the_file_lacks_stay)
 {
 	const char *path = temp_directory();
@@ -247,6 +231,7 @@ TEST(what_cannot_be_done_is_refused)
 	SAYS(2, "--to is an option of nvswap store export", "list --to a.safetensors %s", path);
 	EXITS(2, "verify --rollback %s", path);
 	EXITS(2, "import --from a --shard-size 1m %s", path);
+	EXITS(1, "export --rank 1 --to %s/t.pt --shard-size 1m %s", path, path);
 	SAYS(1, "several stores", "export --to %s/a.safetensors %s", path, path);
 	SAYS(1, "must end with .safetensors or .pt", "export --rank 1 --to %s/a.bin %s", path,
 	     path);

@@ -102,6 +102,8 @@ TEST(state_leaves_a_store_and_comes_back)
 	char run[512];
 
 	make_state(&from, 1, 3);
+	SAYS(0, "kind                       optimizer", "show %s --kind optimizer", from);
+	assert_says(output, "name embed+0 exp_avg 0");
 	make_state(&to, 1, 1);
 	snprintf(run, sizeof(run), "%s/run", from);
 	assert_int_equal(mkdir(run, 0700), 0);

@@ -66,29 +66,6 @@ TEST(stores_are_listed_by_rank)
 	EXITS(1, "list %s --kind optimizer", path);
 }
 
-TEST(an_optimizer_store_is_shown)
-{
-	const char *path = temp_directory();
-	struct nvs_group_spec group = {sizeof(group), "g", 2000, NVS_F32, NULL};
-	struct nvs_optimizer *optimizer;
-	struct nvs_config *config;
-	char text[1024];
-
-	snprintf(
-		text, sizeof(text),
-		"{\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"},"
-		" \"zero_optimization\": {\"sub_group_size\": 4096}, \"nvswap\": {\"keep\": true}}",
-		path);
-	DO(nvs_config_open(&config, &error));
-	DO(nvs_config_parse(config, text, strlen(text), "test", &error));
-	DO(nvs_optimizer_open(&optimizer, config, &group, 1, NULL, &error));
-	DO(nvs_optimizer_commit(optimizer, &error));
-	DO(nvs_optimizer_close(optimizer, &error));
-	nvs_config_close(config);
-	SAYS(0, "kind                       optimizer", "show %s --kind optimizer", path);
-	assert_says(output, "name g+0 exp_avg 0");
-}
-
 TEST(a_running_engine_is_named_and_its_commits_are_seen)
 {
 	const char *path = temp_directory();
