@@ -285,21 +285,6 @@ TEST(shares_of_latencies_fall_where_fios_do)
 
 /* ---- Several jobs ---- */
 
-static void check_union(const struct report_group *group, const struct run *run)
-{
-	struct nvs_latency *all = calloc(1, sizeof(*all));
-	const struct nvs_latency *merged = &group->result.latency[NVS_READ][NVS_CLAT];
-
-	assert_non_null(all);
-	all->size = sizeof(*all);
-	for (int i = 0; i < 2; i++)
-		nvs_latency_merge(all, &run->result[i].latency[NVS_READ][NVS_CLAT]);
-	assert_memory_equal(all, merged, sizeof(*all));
-	assert_true(nvs_latency_percentile(merged, 90) > 6000000);
-	assert_true(nvs_latency_percentile(merged, 50) < 2000000);
-	free(all);
-}
-
 /* fio neither generates and compares contents nor computes an optimizer's step. */
 TEST(cpu_per_gib_is_of_moving_alone)
 {
@@ -321,6 +306,8 @@ TEST(grouped_jobs_add_up)
 {
 	struct run *run = make_run(2);
 	struct report_group *group = calloc(1, sizeof(*group));
+	const struct nvs_latency *merged = &group->result.latency[NVS_READ][NVS_CLAT];
+	struct nvs_latency *all = calloc(1, sizeof(*all));
 
 	run->jobs[0].options.group_reporting = run->jobs[1].options.group_reporting = true;
 	add_ios(&run->result[1], NVS_READ, 100, 1000, 7000000);
@@ -332,7 +319,12 @@ TEST(grouped_jobs_add_up)
 	assert_int_equal(group->result.system_us, 150000);
 	assert_int_equal(group->result.context_switches, 642);
 	assert_int_equal(group->result.minor_faults, 14);
-	check_union(group, run);
+	all->size = sizeof(*all);
+	for (int i = 0; i < 2; i++)
+		nvs_latency_merge(all, &run->result[i].latency[NVS_READ][NVS_CLAT]);
+	assert_memory_equal(all, merged, sizeof(*all));
+	assert_true(nvs_latency_percentile(merged, 90) > 6000000);
+	assert_true(nvs_latency_percentile(merged, 50) < 2000000);
 	assert_int_equal(group->result.bytes[NVS_READ], 300 * MIB);
 	assert_int_equal(group->result.aio.io[NVS_READ].ios, 300);
 	assert_int_equal(group->result.window_ns, 2 * S);
@@ -350,6 +342,7 @@ TEST(grouped_jobs_add_up)
 	assert_non_null(strstr(run->output, "\"job_start\": 1700000001000,"));
 	assert_non_null(strstr(run->output, "\"job_runtime\": 3000,"));
 	assert_non_null(strstr(run->output, "\"usr_cpu\": 3.333333,"));
+	free(all);
 	free(group);
 	free_run(run);
 }

@@ -316,18 +316,10 @@ TEST(a_limit_of_writes_is_shared_and_never_exceeded)
 
 /* ---- Statistics of rounds ---- */
 
-/* Draws normally distributed values about 1, reduced by occasional stalls. */
-static void draw(double *values, unsigned n, double noise, unsigned stalls_percent,
-		 uint64_t *random)
-{
-	for (unsigned i = 0; i < n; i++) {
-		values[i] = 1 + noise * drive_deviation(random);
-		if (random_below(random, 100) < stalls_percent)
-			values[i] *= 0.5;
-	}
-}
-
-/* Returns how many of a thousand intervals contain the mean. */
+/*
+ * How many of a thousand intervals contain the mean of normally distributed values about 1, some of which
+ * a stall halves.
+ */
 static unsigned holding(unsigned n, double noise, unsigned stalls_percent, double known)
 {
 	uint64_t random = n;
@@ -337,7 +329,9 @@ static unsigned holding(unsigned n, double noise, unsigned stalls_percent, doubl
 		double values[64];
 		struct middle middle;
 
-		draw(values, n, noise, stalls_percent, &random);
+		for (unsigned k = 0; k < n; k++)
+			values[k] = (1 + noise * drive_deviation(&random)) *
+				    (random_below(&random, 100) < stalls_percent ? 0.5 : 1);
 		middle = middle_of(values, n);
 		held += fabs(middle.mean - 1) <= half_width(&middle, known * known, 8);
 	}
@@ -471,17 +465,6 @@ TEST(no_time_is_an_error)
 	tune_outcome_free(&outcome);
 }
 
-static void assert_same_trials(const struct tune_outcome *a, const struct tune_outcome *b)
-{
-	assert_int_equal(a->n, b->n);
-	assert_int_equal(a->chosen - a->trials, b->chosen - b->trials);
-	for (size_t i = 0; i < a->n; i++) {
-		assert_true(tune_point_same(&a->trials[i].point, &b->trials[i].point));
-		assert_int_equal(a->trials[i].rounds, b->trials[i].rounds);
-		assert_int_equal(a->trials[i].fate, b->trials[i].fate);
-	}
-}
-
 TEST(a_seed_gives_the_same_search)
 {
 	struct tune_rules rules = rules_of(saturating->kind);
@@ -489,7 +472,13 @@ TEST(a_seed_gives_the_same_search)
 
 	search(small, 0.05, &rules, &a);
 	search(small, 0.05, &rules, &b);
-	assert_same_trials(&a, &b);
+	assert_int_equal(a.n, b.n);
+	assert_int_equal(a.chosen - a.trials, b.chosen - b.trials);
+	for (size_t i = 0; i < a.n; i++) {
+		assert_true(tune_point_same(&a.trials[i].point, &b.trials[i].point));
+		assert_int_equal(a.trials[i].rounds, b.trials[i].rounds);
+		assert_int_equal(a.trials[i].fate, b.trials[i].fate);
+	}
 	tune_outcome_free(&a);
 	tune_outcome_free(&b);
 }

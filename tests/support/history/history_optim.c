@@ -169,12 +169,6 @@ static void op_lend(struct world *w)
 		g->lent = true;
 }
 
-/* The sum is rounded to fp32, and then to the type of the accumulated gradients. */
-static void add_element(const struct world *w, float *sum, float value)
-{
-	*sum = (float)element_rounded(w->config.grad_accum_dtype, *sum + value);
-}
-
 static void op_add(struct world *w)
 {
 	size_t group;
@@ -190,8 +184,12 @@ static void op_add(struct world *w)
 	result(w, rc, g->lent);
 	HOLDS(rc ? added < numel || caused(w, rc) : added == numel);
 	HOLDS(added <= numel && (!g->lent || !added));
-	for (uint64_t i = 0; i < added; i++)
-		add_element(w, &g->now.sum[offset + i], w->scratch[i]);
+	/* The sum is rounded to fp32, and then to the type of the accumulated gradients. */
+	for (uint64_t i = 0; i < added; i++) {
+		float *sum = &g->now.sum[offset + i];
+
+		*sum = (float)element_rounded(w->config.grad_accum_dtype, *sum + w->scratch[i]);
+	}
 	g->now.added |= added || !rc;
 }
 
@@ -567,23 +565,19 @@ static void close_well(struct world *w)
 		committed(w);
 }
 
-/* All writes fail from here on, so the store keeps the state of the last commit. */
-static void close_badly(struct world *w)
-{
-	history_drive_storm(&w->drive, true, EIO);
-	history_log("close on a drive that writes nothing");
-	if (!result(w, nvs_optimizer_close(w->optimizer, &w->error), false))
-		committed(w);
-}
-
 static void op_reopen(struct world *w)
 {
 	if (below(&w->random, 4))
 		return;
-	if (below(&w->random, 2))
+	if (below(&w->random, 2)) {
 		close_well(w);
-	else
-		close_badly(w);
+	} else {
+		/* All writes fail from here on, so the store keeps the state of the last commit. */
+		history_drive_storm(&w->drive, true, EIO);
+		history_log("close on a drive that writes nothing");
+		if (!result(w, nvs_optimizer_close(w->optimizer, &w->error), false))
+			committed(w);
+	}
 	history_drive_calm(&w->drive);
 	open_optimizer(w);
 }
@@ -686,22 +680,6 @@ static void make_groups(struct world *w)
 	w->typed = floats(w->longest);
 }
 
-/* The scale rises and falls within a history, and can reach its minimum. */
-static void configure_gradients(struct world *w)
-{
-	struct nvs_config *config = &w->config;
-
-	config->grad_accum_dtype = any_dtype(w);
-	config->gradient_clipping = below(&w->random, 2) ? 0 : 1 + (double)below(&w->random, 40);
-	config->fp16.enabled = below(&w->random, 2);
-	config->fp16.loss_scale = below(&w->random, 3) ? 0 : 128;
-	config->fp16.initial_scale_power = (uint32_t)below(&w->random, 6);
-	config->fp16.loss_scale_window = 1 + (uint32_t)below(&w->random, 8);
-	config->fp16.hysteresis = 1 + (uint32_t)below(&w->random, 3);
-	config->fp16.consecutive_hysteresis = below(&w->random, 2);
-	config->fp16.min_loss_scale = 1;
-}
-
 static void configure(struct world *w, const char *directory, uint64_t seed)
 {
 	struct nvs_config *config = &w->config;
@@ -719,7 +697,16 @@ static void configure(struct world *w, const char *directory, uint64_t seed)
 	config->offload[NVS_OFFLOAD_OPTIMIZER].ratio = below(&w->random, 4) ? 1 : 0.5;
 	config->optimizer_max_in_cpu = below(&w->random, 2) ? 0 : below(&w->random, w->longest);
 	config->optimizer_threads = 1 + (uint32_t)below(&w->random, 2);
-	configure_gradients(w);
+	/* The scale rises and falls within a history, and can reach its minimum. */
+	config->grad_accum_dtype = any_dtype(w);
+	config->gradient_clipping = below(&w->random, 2) ? 0 : 1 + (double)below(&w->random, 40);
+	config->fp16.enabled = below(&w->random, 2);
+	config->fp16.loss_scale = below(&w->random, 3) ? 0 : 128;
+	config->fp16.initial_scale_power = (uint32_t)below(&w->random, 6);
+	config->fp16.loss_scale_window = 1 + (uint32_t)below(&w->random, 8);
+	config->fp16.hysteresis = 1 + (uint32_t)below(&w->random, 3);
+	config->fp16.consecutive_hysteresis = below(&w->random, 2);
+	config->fp16.min_loss_scale = 1;
 	config->verify = below(&w->random, 2);
 	config->keep = below(&w->random, 2);
 	/* Each history of a process has its own stores. */

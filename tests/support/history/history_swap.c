@@ -551,17 +551,6 @@ static void op_prefetch(struct world *w)
 		HOLDS(rc <= (long)w->n && !any(w, empty));
 }
 
-/* Whether a call that needs unpinned tensors may return `rc`. */
-static void check_unused_call(struct world *w, int rc)
-{
-	if (any(w, in_use))
-		HOLDS(rc == -EBUSY);
-	else if (any(w, unwaited))
-		HOLDS(!rc || rc == -EBUSY);
-	else
-		HOLDS(!rc);
-}
-
 static void op_swap_out(struct world *w)
 {
 	bool fails;
@@ -574,7 +563,7 @@ static void op_swap_out(struct world *w)
 	rc = nvs_tensor_swap_out(w->engine, w->batch, w->n, &w->error);
 	(void)out_of_memory(fails, rc);
 	log_result(w, rc);
-	check_unused_call(w, rc);
+	HOLDS(any(w, in_use) ? rc == -EBUSY : !rc || (rc == -EBUSY && any(w, unwaited)));
 }
 
 /* For calls that also need tensors without a transfer in flight. */
@@ -622,15 +611,6 @@ static void op_swap_out_from(struct world *w)
 	w->unreported |= !rc && (w->drive.faulty || w->drive.stormy);
 }
 
-static int swap_in_to(struct world *w)
-{
-	void *data[BATCH];
-
-	for (size_t k = 0; k < w->n; k++)
-		data[k] = w->which[k]->memory;
-	return nvs_tensor_swap_in_to(w->engine, w->batch, data, w->n, &w->error);
-}
-
 /*
  * In two ranges that meet at a random place; in one if the drive may change bytes silently, since
  * only a range of all bytes is verified.
@@ -654,13 +634,17 @@ static int read_ranges(struct world *w)
 static void read_externally(struct world *w, bool ranges)
 {
 	bool may_fly = any_flying(w), fails, without;
+	void *data[BATCH];
 	int rc;
 
 	for (size_t k = 0; k < w->n; k++)
 		fill(w->which[k]->memory, w->which[k]->nbytes, 54321);
 	log_call(w, ranges ? "read" : "swap_in_to");
 	fails = memory_fails(w);
-	rc = ranges ? read_ranges(w) : swap_in_to(w);
+	for (size_t k = 0; k < w->n; k++)
+		data[k] = w->which[k]->memory;
+	rc = ranges ? read_ranges(w)
+		    : nvs_tensor_swap_in_to(w->engine, w->batch, data, w->n, &w->error);
 	without = out_of_memory(fails, rc);
 	log_result(w, rc);
 	if (rc)
