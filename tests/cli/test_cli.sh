@@ -17,13 +17,6 @@ expect no_command_is_bad_usage 2 "usage: nvswap"
 expect unknown_command_is_suggested 2 "bnech is not a command; did you mean bench" bnech
 expect unknown_command_points_to_help 2 "see nvswap --help" frobnicate
 expect bench_help_is_printed 0 "" bench --help
-missing=
-for option in config nvme-path model tensors tensor-size scale size rw loops runtime \
-	ramp-loops bs iodepth thread-count numjobs ioengine pool verify seed output-format output help; do
-	grep -q -e "--$option " "$T/out" || missing="$missing $option"
-done
-[ -z "$missing" ]
-result bench_help_names_every_option $? "missing:$missing"
 
 # ---- Bad usage
 
@@ -156,31 +149,6 @@ for engine in posix libaio io_uring auto; do
 			 engine['ioengine'] in ('$engine' if '$engine' != 'auto' else 'io_uring libaio posix')"
 	fi
 done
-
-if command -v fio >/dev/null; then
-	fio --name=t --filename="$T/fio" --size=1m --rw=rw --bs=64k --output-format=json \
-		--output="$T/fio.json" >/dev/null 2>&1
-	bench --output-format json
-	python3 - "$T/out" "$T/fio.json" >"$T/err" 2>&1 <<'PY'
-import json, sys
-ours, fios = (json.load(open(path)) for path in sys.argv[1:])
-own = {"error_text", "job options", "job_start", "config", "engine", "swap"}
-def compare(a, b, where):
-    for key in a:
-        if key in own:
-            continue
-        assert key in b, f"{where}.{key} is not fio's"
-        kinds = [{int: float}.get(type(x), type(x)) for x in (a[key], b[key])]
-        assert kinds[0] == kinds[1], f"{where}.{key}: {kinds}"
-        if isinstance(a[key], dict):
-            compare(a[key], b[key], f"{where}.{key}")
-compare(ours["jobs"][0], fios["jobs"][0], "jobs[0]")
-assert {"timestamp", "timestamp_ms", "time", "jobs"} <= ours.keys() & fios.keys()
-PY
-	result json_has_the_names_and_types_of_fios $?
-else
-	echo "skip json_has_the_names_and_types_of_fios: fio is not installed"
-fi
 
 # ---- Configurations
 

@@ -4,8 +4,6 @@
  */
 #include "project/objects_fixture.h"
 
-#include <string.h>
-
 struct nvs_config *config;
 struct nvs_engine *engine;
 struct nvs_tensor *tensor;

@@ -12,15 +12,6 @@
 #include "config/reader.h"
 #include "support/inject.h"
 #include "support/support.h"
-#include "support/tests.h"
-
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #define LENGTH 300000u
 

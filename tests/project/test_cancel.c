@@ -5,12 +5,7 @@
  */
 #include "project/objects_fixture.h"
 
-#include <fcntl.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #define NUMEL 65536u
 

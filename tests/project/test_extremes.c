@@ -6,18 +6,15 @@
  */
 #include "project/objects_fixture.h"
 
-#include <errno.h>
 #include <float.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "config/reader.h"
-#include "support/tests.h"
 
-#define NUMEL 256
+#define NUMEL	 256
+#define POWER(n) (UINT64_C(1) << (n))
+#define TOP	 UINT64_MAX
 
 static char checkpoint_path[512], universal_path[512];
 static struct nvs_engine *weights_engine;
@@ -381,54 +378,39 @@ static const struct field step_fields[] = {
 	OPTIONAL(nvs_step_options, sums),
 	WHOLE_FIELD(nvs_step_options, norm, 0, 1, 0),
 };
+/* Of both updates. */
+#define UPDATE_FIELDS(structure)                                                                   \
+	FIELD_OF(structure, numel, .kind = WHOLE, .most = NUMEL, .untried = UINT64_C(1) << 56),    \
+		WHOLE_FIELD(structure, step, 1, (UINT64_C(1) << 53) - 1, 0),                       \
+		REAL_FIELD(structure, lr, 0, BELOW_FP32),                                          \
+		REAL_FIELD(structure, beta1, 0, BELOW_1),                                          \
+		REAL_FIELD(structure, beta2, 0, BELOW_1),                                          \
+		REAL_FIELD(structure, eps, 0, BELOW_FP32),                                         \
+		REAL_FIELD(structure, weight_decay, 0, BELOW_FP32),                                \
+		WHOLE_FIELD(structure, adam_w_mode, 0, 1, 0),                                      \
+		WHOLE_FIELD(structure, bias_correction, 0, 1, 0), GIVEN(structure, gradients),     \
+		WHOLE_FIELD(structure, gradients_dtype, NVS_F32, NVS_BF16, 0),                     \
+		REAL_FIELD(structure, grad_factor, -BELOW_FP32, BELOW_FP32),                       \
+		GIVEN(structure, master), GIVEN(structure, exp_avg),                               \
+		WHOLE_FIELD(structure, weights_dtype, NVS_F32, NVS_BF16, 0),                       \
+		OPTIONAL(structure, weights)
+
 static const struct field update_fields[] = {
 	SIZE_FIELD(nvs_adam_update),
-	FIELD_OF(nvs_adam_update, numel, .kind = WHOLE, .most = NUMEL,
-		 .untried = UINT64_C(1) << 56),
-	WHOLE_FIELD(nvs_adam_update, step, 1, (UINT64_C(1) << 53) - 1, 0),
-	REAL_FIELD(nvs_adam_update, lr, 0, BELOW_FP32),
-	REAL_FIELD(nvs_adam_update, beta1, 0, BELOW_1),
-	REAL_FIELD(nvs_adam_update, beta2, 0, BELOW_1),
-	REAL_FIELD(nvs_adam_update, eps, 0, BELOW_FP32),
-	REAL_FIELD(nvs_adam_update, weight_decay, 0, BELOW_FP32),
-	WHOLE_FIELD(nvs_adam_update, adam_w_mode, 0, 1, 0),
-	WHOLE_FIELD(nvs_adam_update, bias_correction, 0, 1, 0),
-	GIVEN(nvs_adam_update, gradients),
-	WHOLE_FIELD(nvs_adam_update, gradients_dtype, NVS_F32, NVS_BF16, 0),
-	REAL_FIELD(nvs_adam_update, grad_factor, -BELOW_FP32, BELOW_FP32),
-	GIVEN(nvs_adam_update, master),
-	GIVEN(nvs_adam_update, exp_avg),
+	UPDATE_FIELDS(nvs_adam_update),
 	GIVEN(nvs_adam_update, exp_avg_sq),
-	WHOLE_FIELD(nvs_adam_update, weights_dtype, NVS_F32, NVS_BF16, 0),
-	OPTIONAL(nvs_adam_update, weights),
 };
 static const struct field rule_fields[] = {
 	SIZE_FIELD(nvs_rule_update),
+	UPDATE_FIELDS(nvs_rule_update),
 	WHOLE_FIELD(nvs_rule_update, rule, NVS_RULE_ADAM, NVS_RULE_LION, 0),
-	FIELD_OF(nvs_rule_update, numel, .kind = WHOLE, .most = NUMEL,
-		 .untried = UINT64_C(1) << 56),
-	WHOLE_FIELD(nvs_rule_update, step, 1, (UINT64_C(1) << 53) - 1, 0),
-	REAL_FIELD(nvs_rule_update, lr, 0, BELOW_FP32),
-	REAL_FIELD(nvs_rule_update, beta1, 0, BELOW_1),
-	REAL_FIELD(nvs_rule_update, beta2, 0, BELOW_1),
-	REAL_FIELD(nvs_rule_update, eps, 0, BELOW_FP32),
-	REAL_FIELD(nvs_rule_update, weight_decay, 0, BELOW_FP32),
 	REAL_FIELD(nvs_rule_update, momentum, 0, BELOW_FP32),
 	REAL_FIELD(nvs_rule_update, dampening, 0, BELOW_FP32),
 	REAL_FIELD(nvs_rule_update, lr_decay, 0, BELOW_FP32),
-	WHOLE_FIELD(nvs_rule_update, adam_w_mode, 0, 1, 0),
-	WHOLE_FIELD(nvs_rule_update, bias_correction, 0, 1, 0),
 	WHOLE_FIELD(nvs_rule_update, nesterov, 0, 1, 0),
-	GIVEN(nvs_rule_update, gradients),
-	WHOLE_FIELD(nvs_rule_update, gradients_dtype, NVS_F32, NVS_BF16, 0),
-	REAL_FIELD(nvs_rule_update, grad_factor, -BELOW_FP32, BELOW_FP32),
-	GIVEN(nvs_rule_update, master),
-	GIVEN(nvs_rule_update, exp_avg),
 	OPTIONAL(nvs_rule_update, exp_avg_sq),
 	OPTIONAL(nvs_rule_update, momentum_buffer),
 	OPTIONAL(nvs_rule_update, sum),
-	WHOLE_FIELD(nvs_rule_update, weights_dtype, NVS_F32, NVS_BF16, 0),
-	OPTIONAL(nvs_rule_update, weights),
 };
 static const struct field transfer_fields[] = {
 	SIZE_FIELD(nvs_transfer),
@@ -646,17 +628,9 @@ static void reset(const struct structure *structure)
 
 static void try_size(const struct structure *structure)
 {
-	static const uint64_t values[] = {0,
-					  1,
-					  8,
-					  sizeof(given),
-					  1 << 20,
-					  UINT64_C(1) << 32,
-					  UINT64_C(1) << 62,
-					  UINT64_C(1) << 63,
-					  UINT64_MAX - 7,
-					  UINT64_MAX - 1,
-					  UINT64_MAX};
+	static const uint64_t values[] = {0,	     1,		8,	   sizeof(given),
+					  POWER(20), POWER(32), POWER(62), POWER(63),
+					  TOP - 7,   TOP - 1,	TOP};
 	char text[32];
 
 	for (size_t i = 0; i < COUNT(values); i++) {
@@ -1001,23 +975,24 @@ static bool allows(const struct config_key *key, uint64_t value)
 /* Both ends of the range, what lies beside them, and numbers of other ranges. */
 static void try_whole_key(const struct config_key *key)
 {
+	const uint64_t step = key->multiple_of ? key->multiple_of : 1;
 	const uint64_t values[] = {0,
 				   1,
 				   key->min,
 				   key->max,
 				   key->max - 1,
 				   key->max + 1,
-				   key->max - (key->multiple_of ? key->multiple_of : 1),
+				   key->max - step,
 				   INT32_MAX,
 				   UINT32_MAX,
-				   UINT64_C(1) << 32,
-				   UINT64_C(1) << 41,
-				   UINT64_C(1000000000000000000),
-				   (UINT64_C(1) << 62) - 1,
-				   UINT64_C(1) << 62,
-				   UINT64_C(1) << 63,
-				   UINT64_MAX - 1,
-				   UINT64_MAX};
+				   POWER(32),
+				   POWER(41),
+				   1000000000000000000,
+				   POWER(62) - 1,
+				   POWER(62),
+				   POWER(63),
+				   TOP - 1,
+				   TOP};
 	static const char *const texts[] = {"-1", "1.5", "1e19", "1e400", "-0.5", "1e-400"};
 	char text[32];
 

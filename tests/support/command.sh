@@ -26,6 +26,43 @@ result() {
 	fi
 }
 
+# not_ok WHY: the test $name fails
+not_ok() {
+	result "$name" 1 "$1"
+	[ ! -e "$T/out" ] || sed 's/^/  stdout: /' "$T/out"
+	return 1
+}
+
+# ends NAME STATUS ARGUMENT...: begins a test: nvswap must exit with STATUS; fails as well if the test is
+# left out
+ends() {
+	! left_out "$1" || return
+	name=$1 expected=$2
+	shift 2
+	timeout 300 "$NVSWAP" "$@" >"$T/out" 2>"$T/err"
+	status=$?
+	[ $status -eq "$expected" ] || not_ok "exit status $status instead of $expected"
+}
+
+# has FILE TEXT...: ends the test: the file must contain each TEXT
+has() {
+	file=$1
+	shift
+	for text; do
+		grep -qF -e "$text" "$T/$file" || { not_ok "no \"$text\" in $file: $(cat "$T/$file")" || return; }
+	done
+	echo "ok $name"
+}
+
+# json STATEMENTS: ends the test: the Python statements must hold of the JSON on standard output, of info or tune
+json() {
+	python3 -c 'import json, sys, textwrap
+report = result = json.load(open(sys.argv[1]))
+machine, paths, aio, tune = map(report.get, ("machine", "paths", "aio", "tune"))
+exec(textwrap.dedent(sys.argv[2]))' "$T/out" "$1" || { not_ok "the JSON" || return; }
+	echo "ok $name"
+}
+
 # until_true COMMAND...: repeats COMMAND until it succeeds, for at most a minute
 until_true() {
 	local end=$((SECONDS + 60))

@@ -417,52 +417,33 @@ static bool has_mode(int flags)
 		(call);                                                                            \
 	})
 
-static unsigned kind_of_open(int flags)
-{
-	return flags & O_CREAT ? INJECT_OPEN | INJECT_NAME : INJECT_OPEN;
-}
-
-int __real_open(const char *path, int flags, ...);
-int __wrap_open(const char *path, int flags, ...);
-int __wrap_open(const char *path, int flags, ...)
-{
-	int error = injected_at(kind_of_open(flags), "open", path);
-	struct inject_name name = {.change = INJECT_MAKES, .from = AT_FDCWD, .path = path};
-	mode_t mode = 0;
-
-	if (has_mode(flags)) {
-		va_list args;
-
-		va_start(args, flags);
-		mode = va_arg(args, mode_t);
-		va_end(args);
+/* Defines the wrapper of open or openat. */
+#define OPENING(function, directory, parameters, ...)                                              \
+	int __real_##function parameters;                                                          \
+	int __wrap_##function parameters;                                                          \
+	int __wrap_##function parameters                                                           \
+	{                                                                                          \
+		int error = injected_at(flags & O_CREAT ? INJECT_OPEN | INJECT_NAME : INJECT_OPEN, \
+					#function, path);                                          \
+		struct inject_name name = {                                                        \
+			.change = INJECT_MAKES, .from = (directory), .path = path};                \
+		mode_t mode = 0;                                                                   \
+                                                                                                   \
+		if (has_mode(flags)) {                                                             \
+			va_list args;                                                              \
+                                                                                                   \
+			va_start(args, flags);                                                     \
+			mode = va_arg(args, mode_t);                                               \
+			va_end(args);                                                              \
+		}                                                                                  \
+		if (error)                                                                         \
+			return minus_one(error);                                                   \
+		return flags & O_CREAT ? OBSERVED(&name, __real_##function(__VA_ARGS__, mode))     \
+				       : OPENED(path, __real_##function(__VA_ARGS__, mode));       \
 	}
-	if (error)
-		return minus_one(error);
-	return flags & O_CREAT ? OBSERVED(&name, __real_open(path, flags, mode))
-			       : OPENED(path, __real_open(path, flags, mode));
-}
 
-int __real_openat(int from, const char *path, int flags, ...);
-int __wrap_openat(int from, const char *path, int flags, ...);
-int __wrap_openat(int from, const char *path, int flags, ...)
-{
-	int error = injected_at(kind_of_open(flags), "openat", path);
-	struct inject_name name = {.change = INJECT_MAKES, .from = from, .path = path};
-	mode_t mode = 0;
-
-	if (has_mode(flags)) {
-		va_list args;
-
-		va_start(args, flags);
-		mode = va_arg(args, mode_t);
-		va_end(args);
-	}
-	if (error)
-		return minus_one(error);
-	return flags & O_CREAT ? OBSERVED(&name, __real_openat(from, path, flags, mode))
-			       : OPENED(path, __real_openat(from, path, flags, mode));
-}
+OPENING(open, AT_FDCWD, (const char *path, int flags, ...), path, flags)
+OPENING(openat, from, (int from, const char *path, int flags, ...), from, path, flags)
 
 /* FORTIFY's forms of the calls without a mode. */
 int __wrap___open_2(const char *path, int flags);

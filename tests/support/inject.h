@@ -26,7 +26,9 @@ enum inject_kind {
 	INJECT_QUEUE = 256, /* creating rings and contexts, and registering with them */
 	INJECT_NAME = 512,  /* of INJECT_OPEN: mkdir, rename, unlinkat, open with O_CREAT and others
 			       that change the names in a directory */
-	INJECT_ANY = 1023
+	INJECT_ANY = 1023,
+	INJECT_ALLOCATIONS = INJECT_MEMORY | INJECT_MMAP | INJECT_THREAD,
+	INJECT_FILES = INJECT_OPEN | INJECT_READ | INJECT_WRITE | INJECT_SYNC | INJECT_SPACE
 };
 
 #define INJECT_ALWAYS UINT64_MAX

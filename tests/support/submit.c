@@ -28,20 +28,6 @@ int submit_all(struct nvs_aio *aio, struct transfer *const *transfers, size_t n,
 	return rc;
 }
 
-static void settle(struct transfer *transfer)
-{
-	struct nvs_request *request = transfer->user;
-
-	if (request_state(request) != REQUEST_SEEN)
-		return;
-	transfer->status = request->transfer.status;
-	transfer->error_offset = request->transfer.error_offset;
-	__atomic_store_n(&transfer->state.phase, TRANSFER_COMPLETED, __ATOMIC_RELEASE);
-	__atomic_store_n(&transfer->user, NULL, __ATOMIC_RELEASE);
-	if (nvs_request_close(request))
-		assert(!"the request can be closed");
-}
-
 int await_all(struct nvs_aio *aio, struct transfer *const *transfers, size_t n, int timeout_ms,
 	      struct nvs_error *error)
 {
@@ -54,9 +40,18 @@ int await_all(struct nvs_aio *aio, struct transfer *const *transfers, size_t n, 
 		if (transfers[i]->user)
 			requests[left++] = transfers[i]->user;
 	rc = nvs_aio_wait(aio, requests, left, timeout_ms, error);
-	for (size_t i = 0; i < n; i++)
-		if (transfers[i]->user)
-			settle(transfers[i]);
+	for (size_t i = 0; i < n; i++) {
+		struct nvs_request *request = transfers[i]->user;
+
+		if (!request || request_state(request) != REQUEST_SEEN)
+			continue;
+		transfers[i]->status = request->transfer.status;
+		transfers[i]->error_offset = request->transfer.error_offset;
+		__atomic_store_n(&transfers[i]->state.phase, TRANSFER_COMPLETED, __ATOMIC_RELEASE);
+		__atomic_store_n(&transfers[i]->user, NULL, __ATOMIC_RELEASE);
+		if (nvs_request_close(request))
+			assert(!"the request can be closed");
+	}
 	return rc;
 }
 

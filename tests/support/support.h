@@ -2,16 +2,22 @@
 /*
  * Shared by the tests of several layers: random data, private directories, file systems and block
  * devices, processes with fewer privileges. cleanup() removes at the end of a test what it created;
- * mounts and loop devices end with the process at the latest.
+ * mounts and loop devices end with the process at the latest. It includes what most tests call of libc.
  */
 #ifndef TESTS_SUPPORT_SUPPORT_H
 #define TESTS_SUPPORT_SUPPORT_H
 
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "support/tests.h"
 

@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/turns.h"
 
-#include <errno.h>
 #include <sched.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <time.h>
 
 #include "support/support.h"
@@ -15,31 +10,23 @@
 /* On average, every LOCKS_A_TURN-th lock and unlock yields to another thread. */
 #define LOCKS_A_TURN 16u
 
+#define WRAPPED(name, parameters)                                                                  \
+	int __real_##name parameters;                                                              \
+	int __wrap_##name parameters;
+
 int __real_pthread_create(pthread_t *id, const pthread_attr_t *attr, void *(*main)(void *),
 			  void *arg);
-int __real_pthread_join(pthread_t id, void **result);
-int __real_pthread_mutex_lock(pthread_mutex_t *mutex);
-int __real_pthread_mutex_unlock(pthread_mutex_t *mutex);
-int __real_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex);
-int __real_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex,
-				  const struct timespec *until);
-int __real_pthread_cond_clockwait(pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock,
-				  const struct timespec *until);
-int __real_pthread_cond_signal(pthread_cond_t *cond);
-int __real_pthread_cond_broadcast(pthread_cond_t *cond);
-int __real_sched_yield(void);
-
-int __wrap_pthread_join(pthread_t id, void **result);
-int __wrap_pthread_mutex_lock(pthread_mutex_t *mutex);
-int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex);
-int __wrap_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *mutex);
-int __wrap_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex,
-				  const struct timespec *until);
-int __wrap_pthread_cond_clockwait(pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock,
-				  const struct timespec *until);
-int __wrap_pthread_cond_signal(pthread_cond_t *cond);
-int __wrap_pthread_cond_broadcast(pthread_cond_t *cond);
-int __wrap_sched_yield(void);
+WRAPPED(pthread_join, (pthread_t id, void **result))
+WRAPPED(pthread_mutex_lock, (pthread_mutex_t * mutex))
+WRAPPED(pthread_mutex_unlock, (pthread_mutex_t * mutex))
+WRAPPED(pthread_cond_wait, (pthread_cond_t * cond, pthread_mutex_t *mutex))
+WRAPPED(pthread_cond_timedwait,
+	(pthread_cond_t * cond, pthread_mutex_t *mutex, const struct timespec *until))
+WRAPPED(pthread_cond_clockwait, (pthread_cond_t * cond, pthread_mutex_t *mutex, clockid_t clock,
+				 const struct timespec *until))
+WRAPPED(pthread_cond_signal, (pthread_cond_t * cond))
+WRAPPED(pthread_cond_broadcast, (pthread_cond_t * cond))
+WRAPPED(sched_yield, (void))
 
 enum thread_state { THREAD_NONE, READY, AT_MUTEX, AT_CONDITION, AT_JOIN, ENDED };
 

@@ -2,9 +2,6 @@
 /* See nth_fixture.h. */
 #include "system/nth_fixture.h"
 
-#include <errno.h>
-#include <inttypes.h>
-
 static uint64_t faults_before;
 
 static uint64_t faults_of(struct sim *sim)
@@ -38,23 +35,73 @@ bool nth_disarm(struct sim *sim)
 	return failed || faults_of(sim) > faults_before;
 }
 
-static bool names_the_place(const struct world *w)
+bool survives_all(const char *call)
 {
-	const char *text = w->f.error.text;
+	return call;
+}
 
-	for (unsigned i = 0; i < w->f.setup.npaths; i++)
-		if (strstr(text, w->f.paths[i]))
+unsigned fail_each(attempt_fn *attempt, void *arg, unsigned kinds, int error, survives_fn *survives)
+{
+	struct nvs_error why = {.size = sizeof(why)};
+	struct inject_held before;
+	uint64_t failed = 1, n;
+	unsigned times = 0;
+
+	/* Once without a failure: libraries allocate some memory once and keep it. */
+	if (attempt(arg, &why))
+		fail_msg("%s", why.text);
+	before = inject_held();
+	for (n = 1; failed && n < N_LIMIT; n++) {
+		const char *call;
+		int rc;
+
+		why = (struct nvs_error){.size = sizeof(why)};
+		inject_fail(kinds, n, 1, error);
+		rc = attempt(arg, &why);
+		inject_stop(&failed);
+		call = inject_failed_call();
+		assert_same_held(&before, "a failed call", n);
+		if (rc ? !failed || why.code != rc || !why.text[0] ||
+				    (error == ENOMEM && rc != -ENOMEM)
+		       : failed && !(survives && survives(call)))
+			fail_msg("when %s failed, n %" PRIu64 ", it returned %d: %d \"%s\"", call,
+				 n, rc, why.code, why.text);
+		times += rc != 0;
+	}
+	assert_true(n < N_LIMIT);
+	return times;
+}
+
+/* Calls for memory have no place that the error could name. */
+static bool is_for_memory(const char *call)
+{
+	static const char *const calls[] = {
+		"mmap",	     "madvise", "memfd_create", "getrandom", "malloc",	      "calloc",
+		"realloc",   "strdup",	"XXH3_",	"hwloc_",    "aligned_alloc", "asprintf",
+		"vasprintf", "strndup", "tsearch",	"newlocale", "pthread_create"};
+
+	for (size_t i = 0; i < LENGTH(calls); i++)
+		if (!strncmp(call, calls[i], strlen(calls[i])))
 			return true;
-	return w->f.setup.device == NVS_DEVICE_CPU && strstr(text, "host memory");
+	return false;
 }
 
 bool world_failed(struct world *w, int rc)
 {
+	const char *text = w->f.error.text, *call = inject_failed_call();
+	bool memory = is_for_memory(call);
+	/* Some have an error of their own, whatever they failed with. */
+	bool own = !strcmp(call, "getrandom") ? rc == -EIO : memory && rc == -ENOMEM;
+	bool told = memory ? text[0]
+			   : w->f.setup.device == NVS_DEVICE_CPU && strstr(text, "host memory");
+
 	if (!rc)
 		return false;
-	if (rc != -w->error || w->f.error.code != rc || !names_the_place(w))
+	for (unsigned i = 0; i < w->f.setup.npaths; i++)
+		told |= w->f.paths[i] && strstr(text, w->f.paths[i]);
+	if ((rc != -w->error && !own) || w->f.error.code != rc || !told)
 		fail_msg("%d instead of %d with the path: %d \"%s\" (%s failed)", rc, -w->error,
-			 w->f.error.code, w->f.error.text, inject_failed_call());
+			 w->f.error.code, text, call);
 	w->f.error = (struct nvs_error){.size = sizeof(w->f.error)};
 	w->failures++;
 	return true;
@@ -65,19 +112,20 @@ bool world_failed(struct world *w, int rc)
  * behind.
  */
 static const char *const survived[] = {
-	"mlock",	  "mmap", /* mmap of explicit huge pages */
-	"madvise",		  /* huge pages; not the populating of the pool */
-	"fstatvfs",		  /* the space left; reserving it detects a shortage */
-	"fstatfs",		  /* the kind of file system; direct I/O is tried anyway */
-	"stat ",		  /* a directory without metadata is opened anyway */
-	"fstat",		  /* drives beneath, for their NUMA node and physical block */
-	"fopen /proc/",		  /* the same */
-	"fopen /sys/",		  /* memory limit of a container */
-	"realpath /sys/",	  /* the same */
-	"open /sys/",		  /* the same */
-	"read",			  /* files in /sys */
-	"fclose",		  /* after reading */
-	"unlinkat",		  /* leftover files are found and reused */
+	"mlock",	  "mmap",    /* mmap of explicit huge pages */
+	"glob",		  "getline", /* the NUMA node of the drive */
+	"madvise",		     /* huge pages; not the populating of the pool */
+	"fstatvfs",		     /* the space left; reserving it detects a shortage */
+	"fstatfs",		     /* the kind of file system; direct I/O is tried anyway */
+	"stat ",		     /* a directory without metadata is opened anyway */
+	"fstat",		     /* drives beneath, for their NUMA node and physical block */
+	"fopen /proc/",		     /* the same */
+	"fopen /sys/",		     /* memory limit of a container */
+	"realpath /sys/",	     /* the same */
+	"open /sys/",		     /* the same */
+	"read",			     /* files in /sys */
+	"fclose",		     /* after reading */
+	"unlinkat",		     /* leftover files are found and reused */
 };
 
 bool world_survives(const struct world *w, const char *call)

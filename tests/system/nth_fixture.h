@@ -38,6 +38,18 @@ struct faulty {
 void nth_arm(struct sim *sim, const struct faulty *what, uint64_t n);
 bool nth_disarm(struct sim *sim);
 
+/* Performs an operation and undoes it; returns 0 or its error. */
+typedef int attempt_fn(void *arg, struct nvs_error *error);
+/* Whether an operation may succeed although this call fails (inject_failed_call()). */
+typedef bool survives_fn(const char *call);
+bool survives_all(const char *call);
+/*
+ * Makes each call of these kinds fail once with the errno: the operation returns an error with a text,
+ * or `survives` (NULL: nothing does), and leaves nothing behind. Returns how often it returned one.
+ */
+unsigned fail_each(attempt_fn *attempt, void *arg, unsigned kinds, int error,
+		   survives_fn *survives);
+
 /* Pool and queues are too small for all tensors at the same time. */
 #define SMALL .pool_bytes = ROOM * PART, .block_size = 4 * KIB, .queue_depth = 4
 
@@ -49,7 +61,10 @@ void world_add_tensors(struct world *w);
 /* Makes everything and registers the tensors. */
 void world_open(struct world *w, const struct setup *setup);
 
-/* Whether the call failed; then its error must have the injected errno and the path. */
+/*
+ * Whether the call failed; then its error must have the injected errno and, but for a failure of
+ * memory, the path.
+ */
 bool world_failed(struct world *w, int rc);
 /*
  * Whether the library may survive a failure of `call` (inject_failed_call()) without reporting it.

@@ -4,15 +4,8 @@
  * and closes during transfers.
  */
 #include "optim/optim_fixture.h"
-#include "support/support.h"
-#include "support/tests.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <signal.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 ONE_ENGINE
 
@@ -51,20 +44,11 @@ static void check_all(struct nvs_tensor **t, uint64_t seed)
 static void write_for_ever(int ready)
 {
 	struct nvs_tensor *t[N];
-	char names[N][16];
-	struct nvs_tensor_spec specs[N];
 
-	MUST(!fixture_reopen(f));
-	for (size_t i = 0; i < N; i++) {
-		snprintf(names[i], sizeof(names[i]), "t%zu", i);
-		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
-						    .name = names[i],
-						    .dtype = NVS_U8,
-						    .numel = PART};
-	}
-	MUST(!nvs_tensor_register(f->engine, specs, N, t, NULL));
+	OK(f, fixture_reopen(f));
+	register_all(t);
 	begin_to_write(t, 1);
-	MUST(!nvs_engine_commit(f->engine, NULL));
+	OK(f, nvs_engine_commit(f->engine, &f->error));
 	MUST(write(ready, "r", 1) == 1);
 	for (;;)
 		begin_to_write(t, 1);

@@ -4,77 +4,11 @@
  * no more, in every public call that allocates. Each time, the call returns an error and changes
  * nothing, or continues with less and logs it. The hot path allocates nothing.
  */
-#include <errno.h>
-#include <inttypes.h>
-#include <unistd.h>
 
 #include "aio/aio.h"
 #include "aio/engines/engine.h"
 #include "config/config.h"
-#include "support/support.h"
-#include "support/tests.h"
 #include "system/nth_fixture.h"
-
-#define ALLOCATIONS (INJECT_MEMORY | INJECT_MMAP | INJECT_THREAD)
-
-/* ---- Calls that leave nothing behind ---- */
-
-/* Performs an operation and undoes it; returns 0 or the error, with nothing left behind. */
-typedef int attempt_fn(void *arg, struct nvs_error *error);
-/* Whether the operation may succeed although this call fails. */
-typedef bool survives_fn(const char *call);
-
-static bool none(const char *call)
-{
-	(void)call;
-	return false;
-}
-
-static bool any(const char *call)
-{
-	(void)call;
-	return true;
-}
-
-static bool says_so(int rc, const struct nvs_error *error, int due)
-{
-	return rc == due && error->code == rc && error->text[0];
-}
-
-/* Returns whether there was an n-th call. */
-static bool nth_fails(const char *what, attempt_fn *attempt, void *arg, unsigned kinds, int due,
-		      survives_fn *survives, uint64_t n)
-{
-	struct inject_held before = inject_held();
-	struct nvs_error error = {.size = sizeof(error)};
-	uint64_t failed;
-	int rc;
-
-	inject_fail(kinds, n, 1, ENOMEM);
-	rc = attempt(arg, &error);
-	inject_stop(&failed);
-	if (rc ? !failed || !says_so(rc, &error, due) : failed && !survives(inject_failed_call()))
-		fail_msg("%s, n %" PRIu64 ": when %s failed it returned %d: %d \"%s\"", what, n,
-			 inject_failed_call(), rc, error.code, error.text);
-	assert_same_held(&before, what, n);
-	return failed;
-}
-
-/* Fails each allocation once; returns their number. */
-static uint64_t every_one_fails(const char *what, attempt_fn *attempt, void *arg, unsigned kinds,
-				int due, survives_fn *survives)
-{
-	struct nvs_error error = {.size = sizeof(error)};
-	uint64_t n = 1;
-
-	/* Don't count memory that libraries allocate once and keep. */
-	if (attempt(arg, &error))
-		fail_msg("%s: %s", what, error.text);
-	while (n < N_LIMIT && nth_fails(what, attempt, arg, kinds, due, survives, n))
-		n++;
-	assert_true(n < N_LIMIT);
-	return n - 1;
-}
 
 /* ---- Transfers ---- */
 
@@ -170,80 +104,16 @@ TEST(all_workers_start_or_none)
 				      nvs_ioengine_name(way.config.ioengine), reason);
 			continue;
 		}
-		every_one_fails("workers", open_aio, &way, ALLOCATIONS | INJECT_QUEUE, -ENOMEM,
-				i == NVS_IOENGINE_POSIX ? only_slower_or_fewer : only_slower);
+		fail_each(open_aio, &way, INJECT_ALLOCATIONS | INJECT_QUEUE, ENOMEM,
+			  i == NVS_IOENGINE_POSIX ? only_slower_or_fewer : only_slower);
 	}
 	/* auto skips an engine that has no memory, and takes the next. */
 	way.config.ioengine = NVS_IOENGINE_AUTO;
-	every_one_fails("workers of any engine", open_aio, &way, ALLOCATIONS | INJECT_QUEUE,
-			-ENOMEM, any);
+	fail_each(open_aio, &way, INJECT_ALLOCATIONS | INJECT_QUEUE, ENOMEM, survives_all);
 	assert_int_equal(aio_open(&way.aio, &way.config, NULL, NULL), 0);
-	assert_int_equal(every_one_fails("a file", open_file, &way, ALLOCATIONS, -ENOMEM, none), 2);
+	assert_int_equal(fail_each(open_file, &way, INJECT_ALLOCATIONS, ENOMEM, NULL), 2);
 	nvs_aio_close(way.aio);
 	place_leave(directory);
-}
-
-/* ---- The engine ---- */
-
-/* Huge pages, locked pages, and the drive's NUMA node. */
-static bool less_well_placed(const char *call)
-{
-	static const char *const calls[] = {"mlock", "madvise", "mmap", "glob", "getline"};
-
-	for (size_t i = 0; i < LENGTH(calls); i++)
-		if (!strcmp(call, calls[i]))
-			return true;
-	return false;
-}
-
-/* Opens, uses and closes an engine, with a commit in a kept store. */
-static bool nth_allocation_of_open_fails(struct world *w, uint64_t n)
-{
-	struct inject_held before = inject_held();
-	uint64_t failed;
-	int rc;
-
-	inject_fail(ALLOCATIONS, n, 1, ENOMEM);
-	rc = world_try_open(w);
-	inject_stop(&failed);
-	if (rc) {
-		assert_null(w->f.engine);
-		if (!says_so(rc, &w->f.error, -ENOMEM))
-			fail_msg("n %" PRIu64 " (%s): %d \"%s\"", n, inject_failed_call(), rc,
-				 w->f.error.text);
-		assert_same_held(&before, "a failed opening", n);
-		OK(&w->f, world_try_open(w));
-	} else if (failed && !less_well_placed(inject_failed_call())) {
-		fail_msg("%s failed, but no error was reported", inject_failed_call());
-	}
-	world_add_tensors(w);
-	for (unsigned i = 0; i < TENSORS && w->f.config.keep; i++)
-		if (w->seed[i])
-			tensor_compare(&w->f, w->t[i], w->seed[i]);
-	world_swaps(w);
-	fixture_shut(&w->f);
-	assert_same_held(&before, "closing", n);
-	return failed;
-}
-
-TEST(opening_an_engine_succeeds_or_leaves_nothing)
-{
-	static const struct setup setups[] = {
-		{.place = PLACE_TMPFS, SMALL},
-		{.place = PLACE_TMPFS, SMALL, .keep = true, .npaths = 2},
-		{.place = PLACE_TMPFS, SMALL, .device = NVS_DEVICE_CPU},
-	};
-
-	for (size_t i = 0; i < LENGTH(setups); i++) {
-		struct world w;
-		uint64_t n = 1;
-
-		world_make(&w, &setups[i]);
-		while (n < N_LIMIT && nth_allocation_of_open_fails(&w, n))
-			n++;
-		assert_true(n > 15 && n < N_LIMIT);
-		fixture_close(&w.f);
-	}
 }
 
 /* ---- Registering ---- */
@@ -268,11 +138,12 @@ static void add_many(struct world *w, bool *failed, uint64_t n)
 						    .shape = i % 50 ? NULL : square,
 						    .ndim = 2};
 	}
-	inject_fail(ALLOCATIONS, n, 1, ENOMEM);
+	inject_fail(INJECT_ALLOCATIONS, n, 1, ENOMEM);
 	rc = nvs_tensor_register(w->f.engine, specs, MANY, tensors, &w->f.error);
 	inject_stop(&count);
 	*failed = count;
-	assert_int_equal(rc ? !says_so(rc, &w->f.error, -ENOMEM) : *failed, 0);
+	w->error = ENOMEM;
+	assert_int_equal(!world_failed(w, rc), !*failed);
 	for (int i = 0; i < MANY && rc; i++)
 		assert_null(nvs_tensor_find(w->f.engine, names[i]));
 	if (rc)
@@ -282,27 +153,16 @@ static void add_many(struct world *w, bool *failed, uint64_t n)
 	OK(&w->f, nvs_tensor_forget(w->f.engine, tensors, MANY, &w->f.error));
 }
 
-/* The store is kept, so remove it before the next attempt. */
-static void remove_store(struct world *w)
-{
-	static const char *const names[] = {"data", "manifest.0", "manifest.1", "manifest.2",
-					    "manifest.3"};
-	char path[512];
-
-	for (size_t i = 0; i < LENGTH(names); i++) {
-		fixture_store_file(&w->f, names[i], path);
-		(void)unlink(path);
-	}
-}
-
 TEST(all_or_none_are_registered)
 {
 	struct inject_held before;
 	bool failed = true;
+	char store[512];
 	struct world w;
 	uint64_t n = 1;
 
 	world_make(&w, &(const struct setup){.place = PLACE_TMPFS, SMALL});
+	fixture_store_file(&w.f, ".", store);
 	before = inject_held();
 	/* Most allocations are alike: fail the first ones, some in the middle, and the last. */
 	for (; failed && n < N_LIMIT; n += n < 20 || n > 3 * MANY - 5 ? 1 : 29) {
@@ -318,14 +178,15 @@ TEST(all_or_none_are_registered)
 		world_check_all(&w);
 		engine_abandon(w.f.engine);
 		fixture_shut(&w.f);
-		remove_store(&w);
+		/* The store is kept, so remove it before the next attempt. */
+		(void)remove_tree(store);
 		assert_same_held(&before, "registering", n);
 	}
 	assert_true(n > 3 * MANY && !failed);
 	fixture_close(&w.f);
 }
 
-/* ---- Steps, commits and closing ---- */
+/* ---- Steps ---- */
 
 /* In three steps a plan is recorded and followed; without memory there is no plan and no error. */
 TEST(a_step_without_memory_for_its_plan_is_served)
@@ -338,7 +199,7 @@ TEST(a_step_without_memory_for_its_plan_is_served)
 		OK(&w.f, world_try_open(&w));
 		world_add_tensors(&w);
 		world_swaps(&w);
-		inject_fail(ALLOCATIONS, n, 1, ENOMEM);
+		inject_fail(INJECT_ALLOCATIONS, n, 1, ENOMEM);
 		for (int i = 0; i < 3; i++)
 			world_step(&w);
 		inject_stop(&failed);
@@ -350,32 +211,6 @@ TEST(a_step_without_memory_for_its_plan_is_served)
 			assert_true(n > 5);
 		world_check_all(&w);
 		fixture_shut(&w.f);
-	}
-	fixture_close(&w.f);
-}
-
-TEST(a_commit_without_memory_leaves_the_previous_one)
-{
-	uint64_t failed = 1;
-	struct world w;
-
-	world_open(&w, &(const struct setup){.place = PLACE_TMPFS, SMALL, .keep = true});
-	for (uint64_t n = 1; failed; n++) {
-		bool closing = n % 2;
-		int rc;
-
-		world_swaps(&w);
-		OK(&w.f, nvs_engine_commit(w.f.engine, &w.f.error));
-		world_swaps(&w);
-		inject_fail(ALLOCATIONS, (n + 1) / 2, 1, ENOMEM);
-		rc = closing ? nvs_engine_close(w.f.engine, &w.f.error)
-			     : nvs_engine_commit(w.f.engine, &w.f.error);
-		inject_stop(&failed);
-		assert_int_equal(rc ? !says_so(rc, &w.f.error, -ENOMEM) : failed != 0, 0);
-		if (closing) {
-			OK(&w.f, world_try_open(&w));
-			world_add_tensors(&w);
-		}
 	}
 	fixture_close(&w.f);
 }
@@ -416,7 +251,7 @@ static void no_allocation_when_hot(struct world *w, const char *engine)
 
 	/* The first step records the plan. */
 	everything_hot(w);
-	inject_fail(ALLOCATIONS | INJECT_OPEN, 0, 0, ENOMEM);
+	inject_fail(INJECT_ALLOCATIONS | INJECT_OPEN, 0, 0, ENOMEM);
 	for (int i = 0; i < 3; i++)
 		everything_hot(w);
 	allocated = inject_stop(NULL);

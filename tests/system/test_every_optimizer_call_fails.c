@@ -4,17 +4,12 @@
  * more. A repeated step ends with the bits of an undisturbed one, and a failed commit leaves the
  * previous one.
  */
-#include <errno.h>
-#include <inttypes.h>
 
 #include "optim/optim_fixture.h"
 #include "optim/optimizer.h"
-#include "support/tests.h"
 #include "system/nth_fixture.h"
 
-#define ALLOCATIONS (INJECT_MEMORY | INJECT_MMAP | INJECT_THREAD)
-#define PLAIN_CALLS                                                                                \
-	(INJECT_OPEN | INJECT_READ | INJECT_WRITE | INJECT_SYNC | INJECT_SPACE | INJECT_QUEUE)
+#define PLAIN_CALLS (INJECT_FILES | INJECT_QUEUE)
 
 static const struct group groups[] = {
 	{"layers.0", 3001, NVS_BF16}, {"layers.1", 1999, NVS_F32}, {"layers.2", 1337, NVS_F16}};
@@ -82,7 +77,7 @@ static void arm(struct run *run, const struct faulty *what, uint64_t n)
 static bool failed_as_injected(struct run *run, const struct faulty *what, int rc)
 {
 	const struct nvs_error *error = &run->o.error;
-	bool place = what->kinds & ALLOCATIONS || strstr(error->text, run->o.path) ||
+	bool place = what->kinds & INJECT_ALLOCATIONS || strstr(error->text, run->o.path) ||
 		     !strncmp(inject_failed_call(), "getrandom", 9);
 
 	if (!rc)
@@ -220,7 +215,7 @@ TEST(a_step_allocates_nothing)
 		uint64_t n;
 
 		optim_lend(&run.o, step, 1);
-		inject_fail(ALLOCATIONS, 0, 0, ENOMEM);
+		inject_fail(INJECT_ALLOCATIONS, 0, 0, ENOMEM);
 		DONE(&run.o, optim_step(&run.o, step));
 		n = inject_stop(NULL);
 		if (n)
@@ -340,7 +335,7 @@ static const struct faulty ways[] = {
 	{.ios = SIM_READS, .error = EIO},
 	{.ios = SIM_WRITES, .error = ENOSPC},
 	{.kinds = PLAIN_CALLS, .error = EIO},
-	{.kinds = ALLOCATIONS, .error = ENOMEM},
+	{.kinds = INJECT_ALLOCATIONS, .error = ENOMEM},
 };
 
 TEST(the_nth_fault_in_open_is_reported)

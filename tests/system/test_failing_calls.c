@@ -4,52 +4,11 @@
  * returned, names its object and leaves nothing behind, or the function continues without the
  * result.
  */
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/memory/extents.h"
 #include "config/config.h"
-#include "support/support.h"
-#include "support/tests.h"
 #include "system/nth_fixture.h"
 #include "topo/topo.h"
-
-/* An operation that releases everything it acquires; returns 0 or its error. */
-typedef int work_fn(void *arg, struct nvs_error *error);
-
-/*
- * Runs `work` with its first call failing, then its second, and so on; returns the number of
- * failures. If `may_pass`, it can succeed without a call.
- */
-static unsigned fail_each(work_fn *work, void *arg, unsigned kinds, int code, bool may_pass)
-{
-	struct nvs_error error = {.size = sizeof(error)};
-	struct inject_held held;
-	uint64_t failed = 1;
-	unsigned times = 0;
-
-	/* Run once first: some memory, such as a stream's buffer, is allocated once and kept. */
-	assert_int_equal(work(arg, &error), 0);
-	held = inject_held();
-	for (uint64_t nth = 1; failed; nth++) {
-		int rc;
-
-		error = (struct nvs_error){.size = sizeof(error)};
-		inject_fail(kinds, nth, 1, code);
-		rc = work(arg, &error);
-		inject_stop(&failed);
-		assert_same_held(&held, "a failed call", nth);
-		if (!rc && failed && !may_pass)
-			fail_msg("%s failed, but no error was reported", inject_failed_call());
-		if (rc && (!failed || error.code != rc || !*error.text ||
-			   (code == ENOMEM && rc != -ENOMEM)))
-			fail_msg("%s failed: %d, in the error %d: \"%s\"", inject_failed_call(), rc,
-				 error.code, error.text);
-		times += rc != 0;
-	}
-	return times;
-}
 
 /* ---- Configuration ---- */
 
@@ -96,9 +55,9 @@ TEST(a_configuration_is_loaded_completely_or_not_at_all)
 {
 	char *path = config_file();
 
-	assert_true(fail_each(load_config, path, INJECT_MEMORY, ENOMEM, false) > 5);
-	assert_int_equal(fail_each(load_config, path, INJECT_OPEN, EMFILE, false), 1);
-	assert_int_equal(fail_each(load_config, path, INJECT_READ, EIO, false), 2);
+	assert_true(fail_each(load_config, path, INJECT_MEMORY, ENOMEM, NULL) > 5);
+	assert_int_equal(fail_each(load_config, path, INJECT_OPEN, EMFILE, NULL), 1);
+	assert_int_equal(fail_each(load_config, path, INJECT_READ, EIO, NULL), 2);
 	free(path);
 }
 
@@ -106,7 +65,8 @@ TEST(a_signal_does_not_end_the_loading_of_a_configuration)
 {
 	char *path = config_file();
 
-	assert_int_equal(fail_each(load_config, path, INJECT_OPEN | INJECT_READ, EINTR, true), 0);
+	assert_int_equal(
+		fail_each(load_config, path, INJECT_OPEN | INJECT_READ, EINTR, survives_all), 0);
 	free(path);
 }
 
@@ -130,7 +90,7 @@ static int set_paths(void *arg, struct nvs_error *error)
 
 TEST(paths_are_set_all_or_none)
 {
-	assert_int_equal(fail_each(set_paths, NULL, INJECT_MEMORY, ENOMEM, false), 3);
+	assert_int_equal(fail_each(set_paths, NULL, INJECT_MEMORY, ENOMEM, NULL), 3);
 }
 
 /* ---- Trace ---- */
@@ -148,8 +108,7 @@ static int open_trace(void *arg, struct nvs_error *error)
 
 TEST(a_trace_is_opened_completely_or_not_at_all)
 {
-	assert_int_equal(fail_each(open_trace, NULL, INJECT_MEMORY | INJECT_MMAP, ENOMEM, false),
-			 2);
+	assert_int_equal(fail_each(open_trace, NULL, INJECT_MEMORY | INJECT_MMAP, ENOMEM, NULL), 2);
 }
 
 struct trace_file {
@@ -184,10 +143,10 @@ TEST(a_trace_is_written_completely_or_the_older_file_stays)
 	SUCCEEDS(nvs_trace_open(&file.trace, 100, &error), &error);
 	for (unsigned i = 0; i < 10; i++)
 		nvs_trace_span(file.trace, "span", i, i + 1);
-	assert_true(fail_each(write_trace, &file, INJECT_MEMORY, ENOMEM, false) > 0);
-	assert_true(fail_each(write_trace, &file, INJECT_WRITE, ENOSPC, false) > 0);
+	assert_true(fail_each(write_trace, &file, INJECT_MEMORY, ENOMEM, NULL) > 0);
+	assert_true(fail_each(write_trace, &file, INJECT_WRITE, ENOSPC, NULL) > 0);
 	/* The first open looks for an older file; a failure counts as none. */
-	assert_true(fail_each(write_trace, &file, INJECT_OPEN, EACCES, true) > 1);
+	assert_true(fail_each(write_trace, &file, INJECT_OPEN, EACCES, survives_all) > 1);
 	nvs_trace_close(file.trace);
 }
 
@@ -218,12 +177,14 @@ static int look_at_path(void *arg, struct nvs_error *error)
 
 TEST(unreadable_facts_are_unknown_or_an_error)
 {
-	fail_each(look_at_machine, NULL, INJECT_OPEN | INJECT_READ, EACCES, true);
-	fail_each(look_at_machine, NULL, INJECT_MEMORY | INJECT_MMAP | INJECT_THREAD, ENOMEM, true);
-	fail_each(look_at_machine, NULL, INJECT_QUEUE, EPERM, true);
-	assert_true(fail_each(look_at_path, (char[]){"src"}, INJECT_OPEN, EACCES, true) > 0);
-	fail_each(look_at_path, (char[]){"src"}, INJECT_MEMORY, ENOMEM, true);
-	fail_each(look_at_path, (char[]){"src/topo/topo.c"}, INJECT_OPEN, EIO, true);
+	fail_each(look_at_machine, NULL, INJECT_OPEN | INJECT_READ, EACCES, survives_all);
+	fail_each(look_at_machine, NULL, INJECT_MEMORY | INJECT_MMAP | INJECT_THREAD, ENOMEM,
+		  survives_all);
+	fail_each(look_at_machine, NULL, INJECT_QUEUE, EPERM, survives_all);
+	assert_true(fail_each(look_at_path, (char[]){"src"}, INJECT_OPEN, EACCES, survives_all) >
+		    0);
+	fail_each(look_at_path, (char[]){"src"}, INJECT_MEMORY, ENOMEM, survives_all);
+	fail_each(look_at_path, (char[]){"src/topo/topo.c"}, INJECT_OPEN, EIO, survives_all);
 }
 
 static int look_at_topology(void *arg, struct nvs_error *error)
@@ -241,7 +202,7 @@ static int look_at_topology(void *arg, struct nvs_error *error)
 
 TEST(a_topology_is_loaded_completely_or_not_at_all)
 {
-	assert_true(fail_each(look_at_topology, NULL, INJECT_MEMORY, ENOMEM, true) >= 2);
+	assert_true(fail_each(look_at_topology, NULL, INJECT_MEMORY, ENOMEM, survives_all) >= 2);
 }
 
 static int bind_to_core(void *arg, struct nvs_error *error)
@@ -260,7 +221,7 @@ TEST(a_thread_that_cannot_be_bound_gets_an_error)
 	struct nvs_error error = {.size = sizeof(error)};
 
 	SUCCEEDS(topo_open(&topo, NULL, &error), &error);
-	assert_int_equal(fail_each(bind_to_core, topo, INJECT_MEMORY, ENOMEM, false), 1);
+	assert_int_equal(fail_each(bind_to_core, topo, INJECT_MEMORY, ENOMEM, NULL), 1);
 	topo_close(topo);
 }
 
@@ -294,7 +255,7 @@ static int keep_books(void *arg, struct nvs_error *error)
 
 TEST(extents_without_memory_stay_unchanged)
 {
-	assert_true(fail_each(keep_books, NULL, INJECT_MEMORY, ENOMEM, false) > 2);
+	assert_true(fail_each(keep_books, NULL, INJECT_MEMORY, ENOMEM, NULL) > 2);
 }
 
 /* ---- Error texts ---- */

@@ -6,15 +6,10 @@
  * soak [--minutes N] [--seed N]` plays new histories for that time.
  */
 #include "support/history/history.h"
-#include "support/support.h"
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
 #include "system/soak.h"
 
-#include <inttypes.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #define MODELS 4
 static const struct history_model *const models[] = {&history_swap,	 &history_optim,

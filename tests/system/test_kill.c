@@ -7,22 +7,13 @@
  */
 #include "optim/optim_fixture.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <ftw.h>
-#include <inttypes.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include "base/clock.h"
-#include "support/support.h"
-#include "support/tests.h"
 #include "system/soak.h"
 
 #define GIVE_UP_NS UINT64_C(20000000000)
@@ -126,8 +117,8 @@ static void kill_in(void (*work)(void *arg), void *arg, uint64_t within_ns, uint
 /* ---- Tensors ---- */
 
 /*
- * Commit n gives some tensors contents of n and forgets others. The numbers alone decide which, so
- * a commit's number determines the contents of every tensor.
+ * Commit n gives some tensors contents of n. The numbers alone decide which, so a commit's number
+ * determines the contents of every tensor. Tensors that are forgotten are test_power's.
  */
 #define N 16
 
@@ -151,41 +142,17 @@ static bool is_written(uint64_t commit, uint64_t tensor)
 	return decide(commit, tensor, 3) == 0;
 }
 
-static bool is_forgotten(uint64_t commit, uint64_t tensor)
-{
-	return decide(commit, tensor, 23) == 1;
-}
-
 /* The commit that wrote the contents that the tensor has at `commit`; 0: none. */
 static uint64_t version_at(uint64_t commit, uint64_t tensor)
 {
-	for (; commit; commit--) {
-		if (is_written(commit, tensor))
-			return commit;
-		if (is_forgotten(commit, tensor))
-			return 0;
-	}
-	return 0;
+	while (commit && !is_written(commit, tensor))
+		commit--;
+	return commit;
 }
 
 static uint64_t contents_of(uint64_t commit, uint64_t tensor)
 {
 	return commit * 100 + tensor;
-}
-
-static void name_of(uint64_t tensor, char name[16])
-{
-	snprintf(name, 16, "t%" PRIu64, tensor);
-}
-
-static void register_one(struct round *r, uint64_t i)
-{
-	char name[16];
-	const struct nvs_tensor_spec spec = {
-		.size = sizeof(spec), .name = name, .dtype = NVS_U8, .numel = lengths[i]};
-
-	name_of(i, name);
-	MUST(!nvs_tensor_register(r->f.engine, &spec, 1, &r->t[i], NULL));
 }
 
 static void open_store(struct round *r)
@@ -195,11 +162,8 @@ static void open_store(struct round *r)
 	int rc;
 
 	WHEN_FREE(rc, fixture_reopen(&r->f));
-	if (rc)
-		fprintf(stderr, "%s\n", r->f.error.text);
-	MUST(!rc);
-	for (uint64_t i = 0; i < N; i++)
-		register_one(r, i);
+	OK(&r->f, rc);
+	tensors_add(&r->f, "t", lengths, N, r->t);
 	MUST(!nvs_tensor_register(r->f.engine, &number, 1, &r->number, NULL));
 }
 
@@ -222,13 +186,6 @@ static void write_from(struct round *r, struct nvs_tensor *tensor, const void *d
 	MUST(!sole_wait(r->f.engine, &tensor, 1, -1, NULL));
 }
 
-static void write_in_pool(struct round *r, uint64_t i, uint64_t contents)
-{
-	MUST(!sole_pin(r->f.engine, &r->t[i], 1, -1, NULL));
-	fill(nvs_tensor_data(r->t[i]), lengths[i], contents);
-	MUST(!sole_release(r->f.engine, &r->t[i], 1, NVS_DIRTY, NULL));
-}
-
 /* From the pool or external memory, written back now, by an eviction or by the commit. */
 static void write_tensor(struct round *r, uint64_t i, uint64_t contents, uint64_t way)
 {
@@ -241,7 +198,7 @@ static void write_tensor(struct round *r, uint64_t i, uint64_t contents, uint64_
 		write_from(r, r->t[i], memory);
 		return;
 	}
-	write_in_pool(r, i, contents);
+	tensor_write(&r->f, r->t[i], contents);
 	if (way == 1)
 		MUST(!nvs_tensor_swap_out(r->f.engine, &r->t[i], 1, NULL));
 }
@@ -249,18 +206,13 @@ static void write_tensor(struct round *r, uint64_t i, uint64_t contents, uint64_
 static void make_commit(struct round *r, uint64_t number)
 {
 	for (uint64_t i = 0; i < N; i++) {
-		if (is_forgotten(number, i)) {
-			MUST(!sole_wait(r->f.engine, &r->t[i], 1, -1, NULL));
-			MUST(!nvs_tensor_forget(r->f.engine, &r->t[i], 1, NULL));
-			register_one(r, i);
-		}
+		if (!is_written(number, i))
+			continue;
 		/* Contents overwritten before the commit must never be found. */
-		for (uint64_t k = decide(number, i + N, 3); k && is_written(number, i); k--)
+		for (uint64_t k = decide(number, i + N, 3); k; k--)
 			write_tensor(r, i, ~contents_of(number, i) - k, k % 2);
+		write_tensor(r, i, contents_of(number, i), decide(number, i + 2 * N, 3));
 	}
-	for (uint64_t i = 0; i < N; i++)
-		if (is_written(number, i))
-			write_tensor(r, i, contents_of(number, i), decide(number, i + 2 * N, 3));
 	write_from(r, r->number, &number);
 	commit_begins(number);
 	MUST(!nvs_engine_commit(r->f.engine, NULL));
@@ -292,10 +244,7 @@ static void check_tensors(struct round *r, uint64_t number)
 	}
 }
 
-/*
- * The data begin at 2 MiB. A tensor has two extents, and one that was forgotten and registered anew
- * two more until the next commit; growing doubles the space.
- */
+/* The data begin at 2 MiB. A tensor has two extents; growing doubles the space. */
 static void check_size(const struct fixture *f)
 {
 	uint64_t units = 1;
@@ -306,7 +255,7 @@ static void check_size(const struct fixture *f)
 		units += (lengths[i] + 4095) / 4096;
 	fixture_store_file(f, "data", path);
 	assert_int_equal(stat(path, &st), 0);
-	assert_true((uint64_t)st.st_size <= 2 * MIB + 2 * 4 * 4096 * units);
+	assert_true((uint64_t)st.st_size <= 2 * MIB + 2 * 2 * 4096 * units);
 }
 
 static void kill_and_look(const struct setup *setup, unsigned rounds)

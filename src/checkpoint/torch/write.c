@@ -10,7 +10,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -225,7 +224,6 @@ static uint64_t place_record(struct record *record, uint64_t at, uint64_t nbytes
 	return record->place.data_at + nbytes;
 }
 
-/* The record with the data of the plan's entry `i`. */
 static struct record record_of(const struct torch *torch, const struct nvs_checkpoint *plan,
 			       size_t i)
 {

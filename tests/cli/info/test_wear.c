@@ -2,15 +2,11 @@
 /*
  * A made-up SMART log of a drive, and what is said of its wear: bytes, percentage, days.
  */
-#include <errno.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/json/read.h"
 #include "cli/info/info.h"
 #include "support/support.h"
-#include "support/tests.h"
 
 #define HOURS_PER_YEAR (365 * 24)
 #define TB	       1e12

@@ -1,16 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The syntax of job files: the meaning of a text, and the line of each error in it. */
-#include <errno.h>
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "cli/jobs/jobs.h"
-#include "support/inject.h"
-#include "support/support.h"
-#include "support/tests.h"
+#include "system/nth_fixture.h"
 
 static void *memory; /* of the last job file */
 
@@ -248,33 +240,26 @@ TEST(standard_input_is_a_file)
 	jobfile_forget(&memory);
 }
 
+static int read_and_expand(void *path, struct nvs_error *error)
+{
+	struct jobfile jobfile;
+	int rc = jobfile_read(&jobfile, path, &memory, error);
+
+	if (!rc)
+		rc = jobfile_expand(&memory, &jobfile.lines[0], error);
+	jobfile_forget(&memory);
+	return rc;
+}
+
 /* Each system call fails in turn: reading returns an error and leaks nothing. */
 TEST(a_failing_call_is_reported)
 {
-	const char *directory = temp_directory(), *path = path_in(directory, "a.ini");
-	uint64_t failed = 1;
+	const char *path = path_in(temp_directory(), "a.ini");
 
 	setenv("NVSWAP_TEST", "4k", 1);
 	write_text(path, "[a]\nx=${NVSWAP_TEST}\n[b]\n");
-	for (uint64_t n = 1; failed; n++) {
-		struct inject_held before = inject_held(), after;
-		struct nvs_error error = {.size = sizeof(error)};
-		struct jobfile jobfile;
-		int rc;
-
-		inject_fail(INJECT_MEMORY | INJECT_OPEN | INJECT_READ, n, 1, EIO);
-		rc = jobfile_read(&jobfile, path, &memory, &error);
-		if (!rc)
-			rc = jobfile_expand(&memory, &jobfile.lines[0], &error);
-		inject_stop(&failed);
-		if (!rc == !!failed || error.code != rc || (rc && !*error.text))
-			fail_msg("call %" PRIu64 ", %s: %d, \"%s\"", n, inject_failed_call(), rc,
-				 error.text);
-		jobfile_forget(&memory);
-		after = inject_held();
-		assert_int_equal(after.blocks, before.blocks);
-		assert_int_equal(after.files, before.files);
-	}
+	fail_each(read_and_expand, (void *)(uintptr_t)path,
+		  INJECT_MEMORY | INJECT_OPEN | INJECT_READ, EIO, NULL);
 	unsetenv("NVSWAP_TEST");
 }
 

@@ -3,16 +3,10 @@
  * From the command line and job files to a plan: which setting overrides which, which jobs run
  * together and are reported together, and errors about keys that bench does not have.
  */
-#include <errno.h>
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "cli/jobs/jobs.h"
 #include "support/inject.h"
 #include "support/support.h"
-#include "support/tests.h"
 
 #define ARGUMENTS_MAX 16
 
@@ -274,6 +268,37 @@ TEST(options_a_mode_ignores_are_refused_only_in_its_section)
 	jobs_free(&plan);
 	assert_file_refused("", "\n[a]\nrw=swapin\ncompute_us=5\n",
 			    "x.ini:2: compute-us has no effect with rw=swapin");
+}
+
+TEST(defaults_depend_on_given_options)
+{
+	static const struct {
+		const char *typed;
+		unsigned rw;
+		uint64_t loops, size;
+	} cases[] = {{"--rw swap", RW_SWAP, 1, 0},
+		     {"--rw step", RW_STEP, 3, 0},
+		     {"--rw step --loops 1", RW_STEP, 1, 0},
+		     {"--readwrite randread", RW_RANDREAD, 1, 1 << 30},
+		     {"--rw read --runtime 0 --rate 0", RW_READ, 1, 1 << 30}};
+
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		const struct bench_options *job;
+		struct bench_plan plan;
+
+		assert_int_equal(plan_of(&plan, cases[i].typed, NULL), 0);
+		job = &plan.jobs[0].options;
+		assert_int_equal(job->rw, cases[i].rw);
+		assert_int_equal(job->loops, cases[i].loops);
+		assert_true(!cases[i].size || job->size == cases[i].size);
+		assert_true(job->numjobs == 1 && job->direct && !job->runtime_ms && !job->rate);
+		assert_int_equal(plan.run.formats, 1u << FORMAT_NORMAL);
+		jobs_free(&plan);
+	}
+	assert_typed_refused("--rw read --runtime 0 --time-based", "time-based needs runtime");
+	assert_typed_refused("--rw randread --model m",
+			     "model has no effect with rw=randread: it is for "
+			     "swapout, swapin, swap, step and params");
 }
 
 TEST(options_of_the_run_are_only_in_global)

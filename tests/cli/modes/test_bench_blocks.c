@@ -3,20 +3,13 @@
  * The block modes from open to close, in a directory of the test, which observes the job: it reads
  * the file while nothing is in flight.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "cli/commands.h"
 #include "cli/jobs/jobs.h"
 #include "cli/modes/modes.h"
 #include "config/config.h"
 #include "support/support.h"
-#include "support/tests.h"
 
 #define KIB (1024ull)
 #define MIB (1024ull * 1024)
@@ -288,36 +281,6 @@ TEST(the_rate_bounds_submissions)
 	}
 }
 
-TEST(time_based_repeats_until_runtime_ends)
-{
-	uint64_t runtime_ms = 50, moved;
-	struct job *job;
-
-	/* The machine may stall for the whole runtime, so repeat with longer ones. */
-	do {
-		job = new_job(RW_RANDREAD, MIB);
-		job->options.runtime_ms = runtime_ms;
-		job->options.time_based = true;
-		job->options.ramp_time_ms = 10;
-		SUCCEEDS(run_job(job), &job->result.error);
-		assert_true(job->result.window_ns >= runtime_ms * 1000000u);
-		moved = job->result.bytes[NVS_READ];
-		runtime_ms *= 4;
-	} while (moved <= MIB && runtime_ms < 60000);
-	assert_true(moved > MIB);
-
-	job = new_job(RW_RANDREAD, MIB);
-	job->options.runtime_ms = 50;
-	job->options.loops = 1000000000;
-	SUCCEEDS(run_job(job), &job->result.error);
-	assert_true(job->result.window_ns >= 50000000u);
-
-	job = new_job(RW_RANDREAD, MIB);
-	job->options.runtime_ms = 3600000;
-	SUCCEEDS(run_job(job), &job->result.error);
-	assert_int_equal(job->result.bytes[NVS_READ], MIB);
-}
-
 static void ask_to_end(void)
 {
 	raise(SIGTERM);
@@ -347,29 +310,6 @@ TEST(a_signal_ends_the_job)
 	assert_int_equal(in_child(runs_until_signal, job), CHILD_OK);
 	config_free(&job->config);
 	assert_int_equal(entries_of(watch.directory), 0);
-}
-
-static void kill_itself(void)
-{
-	raise(SIGKILL);
-}
-
-TEST(kill_leaves_nothing_behind)
-{
-	struct job *job = new_job(RW_RANDWRITE, MIB);
-	int status;
-	pid_t pid = fork();
-
-	assert_true(pid >= 0);
-	if (!pid) {
-		watch.on_measures = kill_itself;
-		run_job(job);
-		_exit(0);
-	}
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-	assert_int_equal(entries_of(watch.directory), 0);
-	config_free(&job->config);
 }
 
 /* ---- Refused options ---- */

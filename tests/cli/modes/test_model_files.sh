@@ -7,13 +7,18 @@
 . tests/support/bench.sh
 
 cat >"$T/make.py" <<'PY'
-"""Makes models, good and lying ones, into the directory argv[1]."""
+"""Makes models, good and lying ones, into the directory argv[1]; prints for each lying one its name and why
+it is refused."""
 import json, os, random, struct, sys
 
 def write(name, header, data=b"", length=None):
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     with open(os.path.join(sys.argv[1], name + ".safetensors"), "wb") as f:
         f.write(struct.pack("<Q", len(text) if length is None else length) + text + data)
+
+def bad(name, pattern, header, data=bytes(16), length=None):
+    print(name, pattern, sep="\t")
+    write(name, header, data, length)
 
 def tensor(shape, begin, end, dtype="F32"):
     return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
@@ -29,123 +34,89 @@ data = random.randbytes(at + 4)
 write("good", json.dumps(header).encode() + b"   ", data)
 json.dump(header, open(os.path.join(sys.argv[1], "good.json"), "w"))
 one = {"a": tensor([4], 0, 16)}
-write("cut", one, bytes(15))
-write("no_header", b"", b"")
-open(os.path.join(sys.argv[1], "empty.safetensors"), "w")
-open(os.path.join(sys.argv[1], "seven.safetensors"), "wb").write(bytes(7))
-write("long_header", one, bytes(16), 1 << 20)
-write("huge_header", one, bytes(16), (1 << 64) - 1)
-write("not_json", b"{'a': 1}", bytes(16))
-write("half_json", json.dumps(one).encode()[:-1], bytes(16))
-write("trailing", json.dumps(one).encode() + b" {}", bytes(16))
-write("array", [1])
-write("no_tensor", {"__metadata__": {"a": "b"}})
-write("metadata_number", {"__metadata__": {"a": 1}, **one}, bytes(16))
-write("short_offsets", {"a": tensor([4], 0, 12)}, bytes(16))
-write("backwards", {"a": tensor([4], 16, 0)}, bytes(16))
-write("three_offsets", {"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 8, 16]}}, bytes(16))
-write("no_offsets", {"a": {"dtype": "F32", "shape": [4]}}, bytes(16))
-write("no_dtype", {"a": {"shape": [4], "data_offsets": [0, 16]}}, bytes(16))
-write("no_shape", {"a": {"dtype": "F32", "data_offsets": [0, 16]}}, bytes(16))
-write("dtype", {"a": tensor([4], 0, 16, "F33")}, bytes(16))
-write("dtype_number", {"a": tensor([4], 0, 16, 32)}, bytes(16))
-write("negative", {"a": tensor([-4], 0, 16)}, bytes(16))
-write("fraction", {"a": tensor([4.5], 0, 16)}, bytes(16))
-write("shape_string", {"a": tensor("4", 0, 16)}, bytes(16))
-write("shape_nested", {"a": tensor([[4]], 0, 16)}, bytes(16))
-write("null", {"a": None}, bytes(16))
-write("many_elements", {"a": tensor([1 << 40, 1 << 40], 0, 16)}, bytes(16))
-write("many_bytes", {"a": tensor([1 << 62], 0, 16)}, bytes(16))
-write("big_number", b'{"a":{"dtype":"U8","shape":[99999999999999999999],"data_offsets":[0,1]}}', bytes(16))
-write("overlap", {"a": tensor([4], 0, 16), "b": tensor([4], 12, 28)}, bytes(28))
-write("inside", {"a": tensor([4], 0, 16), "b": tensor([0], 8, 8), "c": tensor([4], 16, 32)}, bytes(32))
-write("same_place", {"a": tensor([4], 0, 16), "b": tensor([4], 0, 16)}, bytes(16))
-write("hole", {"b": tensor([4], 20, 36), "a": tensor([4], 0, 16)}, bytes(36))
-write("late_start", {"a": tensor([4], 4, 20)}, bytes(20))
-write("more_data", {"a": tensor([4], 0, 16)}, bytes(17))
-write("deep", b'{"a":{"dtype":"U8","shape":' + b"[" * 200000 + b"]" * 200000 + b"}}")
-write("deep_objects", b'{"a":' * 200000 + b"}" * 200000)
-write("huge_offsets", {"a": tensor([4], (1 << 64) - 8, 8)}, bytes(16))
-write("huge_end", {"a": tensor([1 << 40], 0, 1 << 42)}, bytes(16))
-write("wrapping_offset", b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[18446744073709551616,1]}}', bytes(1))
-write("half_eib", {"a": tensor([1 << 58], 0, 1 << 60)}, bytes(16))
-write("metadata_twice", b'{"__metadata__":{},"__metadata__":{},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}',
+bad("cut", r"cut.safetensors: tensor a: its data ends 16 bytes .* only 15", one, bytes(15))
+bad("no_header", r"there is no JSON in it", b"", b"")
+for name, length in ("empty", 0), ("seven", 7):
+    bad(name, f"has only {length}", b"")
+    os.truncate(os.path.join(sys.argv[1], name + ".safetensors"), length)
+bad("long_header", r"should have 1048576 bytes", one, bytes(16), 1 << 20)
+bad("huge_header", r"should have 18446744073709551615 bytes", one, bytes(16), (1 << 64) - 1)
+bad("not_json", r":1:2: a key in double quotes is expected here; found 'a'", b"{'a': 1}")
+bad("half_json", r"the document ends before the object", json.dumps(one).encode()[:-1])
+bad("trailing", r"the document ended before this", json.dumps(one).encode() + b" {}")
+bad("array", r"found an array where an object of tensors is expected", [1], b"")
+bad("no_tensor", r"holds no tensor", {"__metadata__": {"a": "b"}}, b"")
+bad("metadata_number", r"found 1 where a string in __metadata__", {"__metadata__": {"a": 1}, **one})
+bad("short_offsets", r"tensor a: data_offsets span 12 bytes.* need 16", {"a": tensor([4], 0, 12)})
+bad("backwards", r"tensor a: data_offsets must be two numbers", {"a": tensor([4], 16, 0)})
+bad("three_offsets", r"tensor a: data_offsets has 3 numbers, and needs two",
+    {"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 8, 16]}})
+bad("no_offsets", r"tensor a: has no data_offsets", {"a": {"dtype": "F32", "shape": [4]}})
+bad("no_dtype", r"tensor a: has no dtype", {"a": {"shape": [4], "data_offsets": [0, 16]}})
+bad("no_shape", r"tensor a: has no shape", {"a": {"dtype": "F32", "data_offsets": [0, 16]}})
+bad("dtype", r"tensor a: dtype F33", {"a": tensor([4], 0, 16, "F33")})
+bad("dtype_number", r"tensor a: found 32 where dtype", {"a": tensor([4], 0, 16, 32)})
+bad("negative", r"tensor a: found -4", {"a": tensor([-4], 0, 16)})
+bad("fraction", r"tensor a: found 4.5", {"a": tensor([4.5], 0, 16)})
+bad("shape_string", r"tensor a: found a string where shape", {"a": tensor("4", 0, 16)})
+bad("shape_nested", r"tensor a: found an array", {"a": tensor([[4]], 0, 16)})
+bad("null", r"tensor a: found null", {"a": None})
+bad("many_elements", r"tensor a: its shape has more elements than 64 bits",
+    {"a": tensor([1 << 40, 1 << 40], 0, 16)})
+bad("many_bytes", r"tensor a: .*more than the 576460752303423488 bytes that are allowed",
+    {"a": tensor([1 << 62], 0, 16)})
+bad("big_number", r"tensor a: found 99999999999999999999",
+    b'{"a":{"dtype":"U8","shape":[99999999999999999999],"data_offsets":[0,1]}}')
+bad("overlap", r"tensor b: its data begins at 12, and must begin at 16, where a ends: the two overlap",
+    {"a": tensor([4], 0, 16), "b": tensor([4], 12, 28)}, bytes(28))
+bad("inside", r"tensor b: its data begins at 8, and must begin at 16, where a ends: the two overlap",
+    {"a": tensor([4], 0, 16), "b": tensor([0], 8, 8), "c": tensor([4], 16, 32)}, bytes(32))
+bad("same_place", r"tensor [ab]: its data begins at 0, and must begin at 16, where [ab] ends: the two overlap",
+    {"a": tensor([4], 0, 16), "b": tensor([4], 0, 16)})
+bad("hole", r"tensor b: its data begins at 20, and must begin at 16, where a ends: there may be no hole",
+    {"b": tensor([4], 20, 36), "a": tensor([4], 0, 16)}, bytes(36))
+bad("late_start", r"tensor a: its data begins at 4, and must begin at 0, where the header ends: there may be no hole",
+    {"a": tensor([4], 4, 20)}, bytes(20))
+bad("more_data", r"data ends at 16 with tensor a, but the file has 17 bytes of data: nothing may follow",
+    {"a": tensor([4], 0, 16)}, bytes(17))
+bad("deep", r"more than 512 deep", b'{"a":{"dtype":"U8","shape":' + b"[" * 200000 + b"]" * 200000 + b"}}")
+bad("deep_objects", r"more than 512 deep", b'{"a":' * 200000 + b"}" * 200000, b"")
+bad("huge_offsets", r"tensor a: data_offsets must be two numbers, the second not less",
+    {"a": tensor([4], (1 << 64) - 8, 8)})
+bad("huge_end", r"tensor a: its data ends 4398046511104 bytes .* only 16", {"a": tensor([1 << 40], 0, 1 << 42)})
+bad("wrapping_offset", r"tensor a: found 18446744073709551616 where a whole number",
+    b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[18446744073709551616,1]}}', bytes(1))
+bad("half_eib", r"tensor a: .*more than the 576460752303423488 bytes that are allowed",
+    {"a": tensor([1 << 58], 0, 1 << 60)})
+bad("metadata_twice", r"__metadata__ appears twice",
+    b'{"__metadata__":{},"__metadata__":{},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}',
       bytes(1))
-write("boolean", {"a": {"dtype": True, "shape": [4]}})
-write("object", {"a": {"dtype": "F32", "shape": {}}})
+bad("boolean", r"tensor a: found true where dtype", {"a": {"dtype": True, "shape": [4]}}, b"")
+bad("object", r"tensor a: found an object where shape", {"a": {"dtype": "F32", "shape": {}}}, b"")
 write("any_order", {"b": tensor([2], 24, 32), "a": tensor([4], 0, 16), "empty": tensor([0, 9], 16, 16),
                     "c": tensor([2], 16, 24)}, bytes(range(32)))
-write("twice", b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},'
+bad("twice", r"tensor a appears twice", b'{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},'
                b'"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}', bytes(2))
-write("key_twice", b'{"a":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}}', bytes(2))
+bad("key_twice", r"tensor a: dtype appears twice",
+    b'{"a":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}}', bytes(2))
 write("unknown_key", {"a": {**tensor([4], 0, 16), "strides": [1]}}, bytes(16))
-write("long_name", {"n" * 512: tensor([4], 0, 16)}, bytes(16))
-write("no_name", {"": tensor([4], 0, 16)}, bytes(16))
-write("nul_name", {"a\0b": tensor([4], 0, 16)}, bytes(16))
-write("escape_name", {"a\x1b[2Jb": tensor([4], 0, 12)}, bytes(16))
-write("bad_utf8", b'{"\xff":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', bytes(1))
-write("half_pair", b'{"\\ud800":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', bytes(1))
+bad("long_name", r"none of its tensors has a name of 1 to 511 bytes", {"n" * 512: tensor([4], 0, 16)})
+bad("no_name", r"none of its tensors has a name", {"": tensor([4], 0, 16)})
+bad("nul_name", r"none of its tensors has a name of .* without a NUL", {"a\0b": tensor([4], 0, 16)})
+bad("escape_name", r"tensor a\\x1b\[2Jb", {"a\x1b[2Jb": tensor([4], 0, 12)})
+bad("bad_utf8", r"byte 0xff is not UTF-8",
+    b'{"\xff":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', bytes(1))
+bad("half_pair", r"half of a .*pair", b'{"\\ud800":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}', bytes(1))
 with open(os.path.join(sys.argv[1], "lines.json"), "w") as f:
     f.write('{\n"a": {"dtype": "F32", "shape": [4]},\n"b": {"dtype": "F32" "shape": [4]}\n}\n')
 PY
 mkdir "$T/models"
-python3 "$T/make.py" "$T/models"
+python3 "$T/make.py" "$T/models" >"$T/bad"
 
-refused() {
-	expect "model_$1_is_refused" 1 "$2" bench --nvme-path "$T/store" \
-		--model "$T/models/$1.safetensors"
-}
-refused cut 'cut.safetensors: tensor a: its data ends 16 bytes .* only 15'
-refused no_header 'there is no JSON in it'
-refused empty 'has only 0'
-refused seven 'has only 7'
-refused long_header 'should have 1048576 bytes'
-refused huge_header 'should have 18446744073709551615 bytes'
-refused not_json ":1:2: a key in double quotes is expected here; found 'a'"
-refused half_json 'the document ends before the object'
-refused trailing 'the document ended before this'
-refused array 'found an array where an object of tensors is expected'
-refused no_tensor 'holds no tensor'
-refused metadata_number 'found 1 where a string in __metadata__'
-refused short_offsets 'tensor a: data_offsets span 12 bytes.* need 16'
-refused backwards 'tensor a: data_offsets must be two numbers'
-refused three_offsets 'tensor a: data_offsets has 3 numbers, and needs two'
-refused no_offsets 'tensor a: has no data_offsets'
-refused no_dtype 'tensor a: has no dtype'
-refused no_shape 'tensor a: has no shape'
-refused dtype 'tensor a: dtype F33'
-refused dtype_number 'tensor a: found 32 where dtype'
-refused negative 'tensor a: found -4'
-refused fraction 'tensor a: found 4.5'
-refused shape_string 'tensor a: found a string where shape'
-refused shape_nested 'tensor a: found an array'
-refused null 'tensor a: found null'
-refused many_elements 'tensor a: its shape has more elements than 64 bits'
-refused many_bytes 'tensor a: .*more than the 576460752303423488 bytes that are allowed'
-refused big_number 'tensor a: found 99999999999999999999'
-refused overlap 'tensor b: its data begins at 12, and must begin at 16, where a ends: the two overlap'
-refused inside 'tensor b: its data begins at 8, and must begin at 16, where a ends: the two overlap'
-refused same_place 'tensor [ab]: its data begins at 0, and must begin at 16, where [ab] ends: the two overlap'
-refused hole 'tensor b: its data begins at 20, and must begin at 16, where a ends: there may be no hole'
-refused late_start 'tensor a: its data begins at 4, and must begin at 0, where the header ends: there may be no hole'
-refused more_data 'data ends at 16 with tensor a, but the file has 17 bytes of data: nothing may follow'
-refused deep 'more than 512 deep'
-refused deep_objects 'more than 512 deep'
-refused huge_offsets 'tensor a: data_offsets must be two numbers, the second not less'
-refused huge_end 'tensor a: its data ends 4398046511104 bytes .* only 16'
-refused wrapping_offset 'tensor a: found 18446744073709551616 where a whole number'
-refused metadata_twice '__metadata__ appears twice'
-refused boolean 'tensor a: found true where dtype'
-refused object 'tensor a: found an object where shape'
-refused half_eib 'tensor a: .*more than the 576460752303423488 bytes that are allowed'
-refused twice 'tensor a appears twice'
-refused key_twice 'tensor a: dtype appears twice'
-refused long_name 'none of its tensors has a name of 1 to 511 bytes'
-refused no_name 'none of its tensors has a name'
-refused nul_name 'none of its tensors has a name of .* without a NUL'
-refused escape_name 'tensor a\\x1b\[2Jb'
-refused bad_utf8 'byte 0xff is not UTF-8'
-refused half_pair 'half of a .*pair'
+while IFS=$'\t' read -r name pattern; do
+	expect "model_${name}_is_refused" 1 "$pattern" bench --nvme-path "$T/store" \
+		--model "$T/models/$name.safetensors"
+done <"$T/bad"
 expect model_error_has_the_line 1 "lines.json:3:22: a ',' or '}' is expected after a value in an object" bench \
 	--nvme-path "$T/store" --model "$T/models/lines.json"
 truncate -s 200m "$T/models/large.json"

@@ -3,18 +3,7 @@
 #
 # Training steps: `nvswap bench --rw step` and `--rw params`, and `--trace`.
 
-. tests/support/command.sh
-mkdir "$T/store"
-
-# expect NAME STATUS PATTERN ARGUMENT...: PATTERN must match standard error.
-expect() {
-	local name=$1 want=$2 pattern=$3
-	shift 3
-	"$NVSWAP" bench "$@" >"$T/out" 2>"$T/err"
-	status=$?
-	[ "$status" = "$want" ] && grep -qE -e "$pattern" "$T/err"
-	result "$name" $? "exit status $status, not $want, or standard error lacks: $pattern"
-}
+. tests/support/bench.sh
 
 # holds NAME EXPRESSION: EXPRESSION must be true of the JSON in $T/out. One interpreter evaluates
 # all of them at the end.
@@ -207,7 +196,7 @@ json layer_may_take_the_whole_pool "step['layers'] == 14 and swap['verify_errors
 	swap['pool_bytes'] == swap['pool_bytes_peak'] == 122880" \
 	"${LAYERS[@]}" --pool 120k --loops 2 --verify
 expect layer_of_more_than_the_pool_is_refused 1 \
-	'layer model.layers.0 takes 122880 bytes, .* give --pool 122880 or .* "buffer_size": 6144 \(el' \
+	'layer model.layers.0 takes 122880 bytes, .* give --pool 122880 or .* "buffer_size": 6144 \(el' bench \
 	"${LAYERS[@]}" --pool 100k
 
 # ---- Trace
@@ -233,16 +222,11 @@ traced trace_has_the_computing_of_each_layer \
 	 all(event['dur'] >= 100 for event in spans if event['name'] == 'model.layers.7')"
 json trace_is_written_of_swaps "write['io_bytes'] == M" --rw swapout "${SMALL[@]}" --trace "$T/trace"
 traced trace_of_swaps_has_spans "len(spans) > 0"
-expect trace_in_no_directory_fails_before_the_run 1 "$T/nothere/trace" --rw step "${SMALL[@]}" \
+expect trace_in_no_directory_fails_before_the_run 1 "$T/nothere/trace" bench --rw step "${SMALL[@]}" \
 	--runtime 1h --time-based --trace "$T/nothere/trace"
 
 # ---- Bad usage
 
-usage() {
-	local name=$1 pattern=$2
-	shift 2
-	expect "$name" 2 "$pattern" "$@"
-}
 for rw in swapout swapin swap step; do
 	usage "compute_us_is_refused_with_$rw" "compute-us has no effect with rw=$rw: it is for params" \
 		--rw $rw --compute-us 5
@@ -261,7 +245,7 @@ for elements in 1e 1.e3 15e-1 1e20 1e99999999999 .5e1; do
 	usage "max_in_cpu_${elements}_is_refused" "--max-in-cpu $elements: allowed is a whole number" \
 		--rw step --max-in-cpu $elements
 done
-expect pool_too_small_for_tiles_is_reported_in_elements 1 "set sub_group_size to 1536 elements or more" \
+expect pool_too_small_for_tiles_is_reported_in_elements 1 "set sub_group_size to 1536 elements or more" bench \
 	--rw step --nvme-path "$T/store" --tensors 2 --tensor-size 100000 --pool 4k
 table the_suggested_value_suffices "step time" \
 	--rw step --nvme-path "$T/store" --tensors 2 --tensor-size 100000 --pool $((1536 * 4 * 4)) --loops 1
@@ -269,7 +253,7 @@ usage compute_us_is_a_number "--compute-us x: allowed" --rw params --compute-us 
 usage step_needs_its_block "with an offload_optimizer block" --rw step
 usage params_needs_its_block "with an offload_param block" --rw params --config "$T/config.json"
 echo '{"a": {"dtype": "I32", "shape": [4], "data_offsets": [0, 16]}}' >"$T/integers.json"
-expect model_without_floats_is_refused 1 "no floating-point element" --rw step --nvme-path "$T/store" \
+expect model_without_floats_is_refused 1 "no floating-point element" bench --rw step --nvme-path "$T/store" \
 	--model "$T/integers.json"
 
 # ---- Text

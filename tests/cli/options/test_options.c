@@ -3,16 +3,11 @@
  * Options of the command: parsing each type, its bounds and error messages, all spellings of a
  * name, on the command line and in job files.
  */
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "cli/commands.h"
 #include "cli/jobs/jobs.h"
 #include "cli/tune/tune.h"
 #include "support/support.h"
-#include "support/tests.h"
 
 /* ---- Messages ---- */
 
@@ -402,101 +397,6 @@ TEST(a_later_line_of_a_file_replaces_an_earlier_one)
 }
 
 /* ---- bench and tune ---- */
-
-static struct bench_options job;
-
-static int settle_and_check(void *arg)
-{
-	return bench_options_settle(&job, &given, &given, arg);
-}
-
-/* Checks a job with these keys and values, terminated by NULL; returns the result. */
-static int check_job(const char *const *words)
-{
-	char where[] = "b.ini:3";
-
-	job = bench_defaults;
-	memset(&given, 0, sizeof(given));
-	for (; *words; words += 2)
-		assert_int_equal(options_set(&bench_command, words[0], writable(words[1]), where,
-					     &job, &given),
-				 0);
-	return heard(settle_and_check, where);
-}
-
-#define JOB(...) check_job((const char *const[]){__VA_ARGS__, NULL})
-
-TEST(defaults_depend_on_given_options)
-{
-	assert_int_equal(JOB("rw", "swap"), 0);
-	assert_true(job.loops == 1 && job.numjobs == 1 && job.direct);
-	assert_int_equal(job.formats, 1u << FORMAT_NORMAL);
-	assert_int_equal(JOB("rw", "step"), 0);
-	assert_int_equal(job.loops, 3);
-	assert_int_equal(JOB("rw", "step", "loops", "1"), 0);
-	assert_int_equal(job.loops, 1);
-	assert_int_equal(JOB("readwrite", "randread"), 0);
-	assert_int_equal(job.rw, RW_RANDREAD);
-	assert_int_equal(job.size, 1u << 30);
-}
-
-TEST(runtime_and_rate_of_0_are_unlimited)
-{
-	assert_int_equal(JOB("rw", "read", "runtime", "0", "rate", "0"), 0);
-	assert_true(!job.runtime_ms && !job.rate);
-	assert_int_equal(JOB("rw", "read", "runtime", "0", "time_based", "1"), -EINVAL);
-	assert_says(said, "time-based needs runtime");
-}
-
-TEST(options_without_effect_are_refused)
-{
-	assert_int_equal(JOB("rw", "randread", "model", "m"), -EINVAL);
-	assert_says(
-		said,
-		"b.ini:3: model has no effect with rw=randread: it is for swapout, swapin, swap, "
-		"step and params");
-	assert_int_equal(JOB("rw", "randread", "pool", "1g"), -EINVAL);
-	assert_int_equal(JOB("rw", "read", "verify", "1"), -EINVAL);
-	assert_int_equal(JOB("rw", "step", "rate", "1m"), -EINVAL);
-	assert_int_equal(JOB("rw", "swap", "compute_us", "3"), -EINVAL);
-	assert_says(said, "it is for params");
-	assert_int_equal(JOB("time_based", NULL), -EINVAL);
-	assert_says(said, "time-based needs runtime");
-	assert_int_equal(JOB("time_based", "1", "runtime", "10"), 0);
-}
-
-/* Options from [global] are not the job's own, so they are not checked against its mode. */
-TEST(options_from_global_are_not_checked)
-{
-	struct options_given none = {.noperands = 0};
-
-	assert_int_equal(JOB("rw", "randread"), 0);
-	assert_int_equal(
-		options_set(&bench_command, "model", writable("m"), "b.ini:1", &job, &given), 0);
-	assert_int_equal(bench_options_settle(&job, &given, &none, "b.ini:3"), 0);
-}
-
-static int parse_tune(void *arg)
-{
-	static char name[] = "tune", seconds[] = "--time=5", dir[] = "/d",
-		    objective[] = "--rw=read";
-	char *argv[] = {name, dir, objective, seconds, dir, NULL};
-	struct tune_options *options = arg;
-
-	return tune_options_parse(options, options->directory ? 5 : 4, argv);
-}
-
-TEST(tune_takes_one_directory)
-{
-	struct tune_options options = {.directory = NULL};
-
-	assert_int_equal(heard(parse_tune, &options), 0);
-	assert_string_equal(options.directory, "/d");
-	assert_true(options.objective == TUNE_READ && options.time_ms == 5000 &&
-		    options.tolerance == 3);
-	assert_int_equal(heard(parse_tune, &options), -EINVAL);
-	assert_says(said, "tune takes one directory, on the drive to tune for, but got 2");
-}
 
 /* Invariants that all users of the tables rely on. */
 TEST(option_tables_are_complete)

@@ -3,15 +3,9 @@
  * Reading the accesses of a replay: the resulting list, the program's clock, and damaged input,
  * which must give an error.
  */
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "cli/replay/replay.h"
 #include "support/support.h"
-#include "support/tests.h"
 
 struct loaded {
 	int rc;

@@ -5,16 +5,12 @@
  */
 #include "support/support.h"
 
-#include <errno.h>
 #include <math.h>
 #include <regex.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/json/read.h"
 #include "base/statistics/latency.h"
 #include "cli/report/report.h"
-#include "support/tests.h"
 
 #define JOBS 4
 #define MIB  (1u << 20)
@@ -289,21 +285,6 @@ TEST(shares_of_latencies_fall_where_fios_do)
 
 /* ---- Several jobs ---- */
 
-static void check_union(const struct report_group *group, const struct run *run)
-{
-	struct nvs_latency *all = calloc(1, sizeof(*all));
-	const struct nvs_latency *merged = &group->result.latency[NVS_READ][NVS_CLAT];
-
-	assert_non_null(all);
-	all->size = sizeof(*all);
-	for (int i = 0; i < 2; i++)
-		nvs_latency_merge(all, &run->result[i].latency[NVS_READ][NVS_CLAT]);
-	assert_memory_equal(all, merged, sizeof(*all));
-	assert_true(nvs_latency_percentile(merged, 90) > 6000000);
-	assert_true(nvs_latency_percentile(merged, 50) < 2000000);
-	free(all);
-}
-
 /* fio neither generates and compares contents nor computes an optimizer's step. */
 TEST(cpu_per_gib_is_of_moving_alone)
 {
@@ -325,6 +306,8 @@ TEST(grouped_jobs_add_up)
 {
 	struct run *run = make_run(2);
 	struct report_group *group = calloc(1, sizeof(*group));
+	const struct nvs_latency *merged = &group->result.latency[NVS_READ][NVS_CLAT];
+	struct nvs_latency *all = calloc(1, sizeof(*all));
 
 	run->jobs[0].options.group_reporting = run->jobs[1].options.group_reporting = true;
 	add_ios(&run->result[1], NVS_READ, 100, 1000, 7000000);
@@ -336,7 +319,12 @@ TEST(grouped_jobs_add_up)
 	assert_int_equal(group->result.system_us, 150000);
 	assert_int_equal(group->result.context_switches, 642);
 	assert_int_equal(group->result.minor_faults, 14);
-	check_union(group, run);
+	all->size = sizeof(*all);
+	for (int i = 0; i < 2; i++)
+		nvs_latency_merge(all, &run->result[i].latency[NVS_READ][NVS_CLAT]);
+	assert_memory_equal(all, merged, sizeof(*all));
+	assert_true(nvs_latency_percentile(merged, 90) > 6000000);
+	assert_true(nvs_latency_percentile(merged, 50) < 2000000);
 	assert_int_equal(group->result.bytes[NVS_READ], 300 * MIB);
 	assert_int_equal(group->result.aio.io[NVS_READ].ios, 300);
 	assert_int_equal(group->result.window_ns, 2 * S);
@@ -354,6 +342,7 @@ TEST(grouped_jobs_add_up)
 	assert_non_null(strstr(run->output, "\"job_start\": 1700000001000,"));
 	assert_non_null(strstr(run->output, "\"job_runtime\": 3000,"));
 	assert_non_null(strstr(run->output, "\"usr_cpu\": 3.333333,"));
+	free(all);
 	free(group);
 	free_run(run);
 }
@@ -598,58 +587,5 @@ TEST(the_largest_numbers_are_whole)
 	json_free(document);
 	assert_non_null(strstr(run->output, "\"io_bytes\": 18446744073709551615"));
 	assert_non_null(strstr(run->output, "\"store_bytes\": 18446744073709551615"));
-	free_run(run);
-}
-
-/* ---- JSON ---- */
-
-TEST(own_blocks_are_at_the_top_level_for_one_job)
-{
-	struct run *run = make_run(2);
-	const struct json_value *root, *jobs;
-
-	root = parsed(written(run, report_json));
-	jobs = at(root, "jobs", NULL, NULL);
-	assert_int_equal(jobs->count, 2);
-	assert_true(number(jobs->first->next, "config", "aio", "queue_depth") == 8);
-	assert_true(number(jobs->first->next, "swap", "tensors", NULL) == 4);
-	assert_null(json_member(root, "config"));
-	json_free(document);
-	run->plan.n = 1;
-	root = parsed(written(run, report_json));
-	assert_true(number(root, "config", "aio", "queue_depth") == 8);
-	assert_true(number(root, "swap", "tensors", NULL) == 4);
-	assert_true(number(root, "engine", "workers", NULL) == 1);
-	json_free(document);
-	free_run(run);
-}
-
-TEST(json_plus_has_the_counts_of_fios_buckets)
-{
-	/*
-	 * The values of these buckets by fio's plat_idx_to_val; times beyond 17.2 s are in the last
-	 * one.
-	 */
-	static const uint64_t times[] = {5,	  127,	      128,	   130,		100000,
-					 1500000, 8589934592, 17179869183, 20000000000, UINT64_MAX};
-	static const struct {
-		const char *bucket;
-		int count;
-	} counts[] = {{"5", 1},	    {"127", 1},	    {"129", 1},	       {"131", 1},
-		      {"99840", 1}, {"1499136", 1}, {"8657043456", 1}, {"17112760320", 3}};
-	struct run *run = make_run(1);
-	const struct json_value *root, *job, *bins;
-
-	with_times(run, times, COUNT(times));
-	assert_null(strstr(written(run, report_json), "\"bins\""));
-	run->plan.run.formats = 1u << FORMAT_JSON_PLUS;
-	root = parsed(written(run, report_json));
-	job = at(root, "jobs", NULL, NULL)->first;
-	bins = at(job, "read", "clat_ns", "bins");
-	assert_int_equal(bins->count, COUNT(counts));
-	for (unsigned i = 0; i < COUNT(counts); i++)
-		assert_true(number(bins, counts[i].bucket, NULL, NULL) == counts[i].count);
-	assert_null(json_member(at(job, "write", "clat_ns", NULL), "bins"));
-	json_free(document);
 	free_run(run);
 }

@@ -35,22 +35,27 @@ def fio(form, *options):
                    f"--output-format={form}", *options)
 
 
+# What only nvswap has.
+OWN = {"error_text", "job options", "job_start", "config", "engine", "swap"}
+
+
 def lacks(ours, theirs, where, left_out):
     for key in theirs:
         if key in left_out:
             continue
         if key not in ours:
-            yield f"{where}: {key} is not in ours"
+            yield f"{where}: one side lacks {key}"
         elif type(ours[key]) is not type(theirs[key]):
             yield f"{where}: {key} is {type(ours[key])}, and fio's is {type(theirs[key])}"
         elif isinstance(ours[key], dict):
             yield from lacks(ours[key], theirs[key], f"{where}.{key}", left_out | {"job options"})
 
 
-def json_has_every_key_of_fios_but_of_drives():
+def json_has_the_keys_of_fios_but_of_drives_and_its_own():
     ours, theirs = json.loads(nvswap("json")), json.loads(fio("json"))
     missing = list(lacks(ours, theirs, "", {"disk_util"}))
     missing += lacks(ours["jobs"][0], theirs["jobs"][0], "jobs[0]", {"job options"})
+    missing += lacks(theirs["jobs"][0], ours["jobs"][0], "jobs[0]", OWN)
     for line in missing:
         print(line)
     return not missing
@@ -77,9 +82,10 @@ def json_plus_has_the_bins_of_fios():
 
 
 def json_plus_bins_add_up():
-    job = json.loads(nvswap("json+"))["jobs"][0]
-    return all(sum(job[way]["clat_ns"]["bins"].values()) == job[way]["total_ios"] > 0
-               for way in ("read", "write")) and "bins" not in nvswap("json")
+    ways = [json.loads(nvswap("json+"))["jobs"][0][way] for way in ("read", "write")]
+    return all(sum(way["clat_ns"]["bins"].values()) == way["total_ios"] > 0 and
+               all(int(key) == bucket(int(key)) for key in way["clat_ns"]["bins"])
+               for way in ways) and "bins" not in nvswap("json")
 
 
 def fio_jsonplus_clat2csv_reads_json_plus():
@@ -106,7 +112,7 @@ def a_loader_of_fios_json_finds_a_jobs_figures():
 def main():
     failed = False
     (BUILD / "tmp").mkdir(parents=True, exist_ok=True)
-    for check in (json_has_every_key_of_fios_but_of_drives,
+    for check in (json_has_the_keys_of_fios_but_of_drives_and_its_own,
                   json_plus_has_the_bins_of_fios, json_plus_bins_add_up,
                   fio_jsonplus_clat2csv_reads_json_plus, a_loader_of_fios_json_finds_a_jobs_figures):
         tool = re.search("fio_jsonplus_clat2csv|fio|$", check.__name__)[0]

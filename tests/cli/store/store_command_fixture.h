@@ -6,21 +6,14 @@
 #ifndef TESTS_CLI_STORE_COMMAND_FIXTURE_H
 #define TESTS_CLI_STORE_COMMAND_FIXTURE_H
 
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "nvswap.h"
 #include "support/support.h"
 
 #define NUMEL 5000 /* of each tensor */
 
 static struct nvs_error error = {.size = sizeof(error)};
+#define DO(call) SUCCEEDS(call, &error)
+
 static char output[65536]; /* of the last command, standard error included */
 
 /* The paths of a store as the elements of a JSON list. */
@@ -36,9 +29,9 @@ static inline struct nvs_engine *open_engine(const char *paths, unsigned rank, b
 		 " \"aio\": {\"block_size\": 4096, \"queue_depth\": 4},"
 		 " \"nvswap\": {\"keep\": %s, \"rank\": %u, \"stripe_size\": 8192}}",
 		 paths, keep ? "true" : "false", rank);
-	SUCCEEDS(nvs_config_open(&config, &error), &error);
-	SUCCEEDS(nvs_config_parse(config, text, strlen(text), "test", &error), &error);
-	SUCCEEDS(nvs_engine_open(&engine, config, NVS_OFFLOAD_PARAM, &error), &error);
+	DO(nvs_config_open(&config, &error));
+	DO(nvs_config_parse(config, text, strlen(text), "test", &error));
+	DO(nvs_engine_open(&engine, config, NVS_OFFLOAD_PARAM, &error));
 	nvs_config_close(config);
 	return engine;
 }
@@ -54,7 +47,7 @@ static inline struct nvs_tensor *tensor_of(struct nvs_engine *engine, unsigned i
 	snprintf(name, sizeof(name), "t%u", i);
 	tensor = nvs_tensor_find(engine, name);
 	if (!tensor)
-		SUCCEEDS(nvs_tensor_register(engine, &spec, 1, &tensor, &error), &error);
+		DO(nvs_tensor_register(engine, &spec, 1, &tensor, &error));
 	return tensor;
 }
 
@@ -65,10 +58,10 @@ static inline void write_tensors(struct nvs_engine *engine, unsigned n)
 		struct nvs_tensor *tensor = tensor_of(engine, i);
 		uint64_t pin;
 
-		SUCCEEDS(nvs_tensor_pin(engine, &tensor, 1, -1, &pin, &error), &error);
+		DO(nvs_tensor_pin(engine, &tensor, 1, -1, &pin, &error));
 		memset(nvs_tensor_data(tensor), (int)(i + 1), NUMEL * 4);
-		SUCCEEDS(nvs_tensor_release(engine, &tensor, 1, pin, NVS_DIRTY, &error), &error);
-		SUCCEEDS(nvs_tensor_swap_out(engine, &tensor, 1, &error), &error);
+		DO(nvs_tensor_release(engine, &tensor, 1, pin, NVS_DIRTY, &error));
+		DO(nvs_tensor_swap_out(engine, &tensor, 1, &error));
 	}
 }
 
@@ -78,7 +71,7 @@ static inline void make_store(const char *paths, unsigned rank, unsigned n)
 	struct nvs_engine *engine = open_engine(paths, rank, true);
 
 	write_tensors(engine, n);
-	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+	DO(nvs_engine_close(engine, &error));
 }
 
 /* A store with two commits, of one tensor and of two. */
@@ -87,9 +80,9 @@ static inline void make_two_commits(const char *paths)
 	struct nvs_engine *engine = open_engine(paths, 0, true);
 
 	write_tensors(engine, 1);
-	SUCCEEDS(nvs_engine_commit(engine, &error), &error);
+	DO(nvs_engine_commit(engine, &error));
 	write_tensors(engine, 2);
-	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+	DO(nvs_engine_close(engine, &error));
 }
 
 static inline const char *quoted(const char *path)
@@ -108,6 +101,27 @@ static inline const char *quoted_pair(const char *a, const char *b)
 
 	snprintf(text, sizeof(text), "%s, %s", quoted(a), quoted(b));
 	return text;
+}
+
+/* The store at the path that this one points to. */
+static inline struct nvs_store_place place_at(const char *const *path)
+{
+	return (struct nvs_store_place){sizeof(struct nvs_store_place), path, 1, 0, false};
+}
+
+/* Where the bytes are of the first tensor that has this in its name. */
+static inline uint64_t offset_of(const char *path, bool optimizer, const char *name)
+{
+	struct nvs_store_tensor tensor = {.size = sizeof(tensor)};
+	struct nvs_store_place place = place_at(&path);
+	struct nvs_store *store;
+
+	place.optimizer = optimizer;
+	DO(nvs_store_open(&place, 0, &store, &error));
+	for (size_t i = 0; !tensor.name || !strstr(tensor.name, name); i++)
+		assert_int_equal(nvs_store_get_tensor(store, i, &tensor), 0);
+	nvs_store_close(store);
+	return tensor.offset;
 }
 
 /* Runs "nvswap store ARGUMENTS"; returns its exit status. */

@@ -7,21 +7,6 @@
 
 #include "cli/store/store_command_fixture.h"
 #include "support/inject.h"
-#include "support/tests.h"
-
-/* Where a tensor's bytes are. */
-static uint64_t place_of(const char *path, uint64_t index)
-{
-	const char *const paths[] = {path};
-	struct nvs_store_place place = {sizeof(place), paths, 1, 0, false};
-	struct nvs_store_tensor tensor = {.size = sizeof(tensor)};
-	struct nvs_store *store;
-
-	SUCCEEDS(nvs_store_open(&place, 0, &store, &error), &error);
-	assert_int_equal(nvs_store_get_tensor(store, index, &tensor), 0);
-	nvs_store_close(store);
-	return tensor.offset;
-}
 
 TEST(each_damaged_tensor_is_named)
 {
@@ -33,18 +18,18 @@ TEST(each_damaged_tensor_is_named)
 	     "damaged none\n  verified tensors           100\n  verified bytes             1.91 "
 	     "MiB\n  without checksum           0\n",
 	     "verify %s", path);
-	damage(data, place_of(path, 7));
-	damage(data, place_of(path, 99) + NUMEL * 4 - 1);
+	damage(data, offset_of(path, false, "t7"));
+	damage(data, offset_of(path, false, "t99") + NUMEL * 4 - 1);
 	EXITS(1, "verify %s", path);
-	snprintf(says, sizeof(says), "from offset %" PRIu64 " on", place_of(path, 7));
+	snprintf(says, sizeof(says), "from offset %" PRIu64 " on", offset_of(path, false, "t7"));
 	assert_says(output, "tensor t7: its 20000 bytes in ");
 	assert_says(output, says);
 	assert_says(output, "tensor t99:");
 	assert_int_equal(count_of("- tensor "), 2);
 	SAYS(1, "\"tensor\": \"t7\"", "verify %s --output-format json", path);
 	assert_says(output, "\"verified_tensors\": 100");
-	damage(data, place_of(path, 7));
-	damage(data, place_of(path, 99) + NUMEL * 4 - 1);
+	damage(data, offset_of(path, false, "t7"));
+	damage(data, offset_of(path, false, "t99") + NUMEL * 4 - 1);
 	EXITS(0, "verify %s", path);
 }
 
@@ -54,7 +39,9 @@ TEST(a_truncated_store_is_damaged_and_its_lost_tensors_are_named)
 	const char *path = temp_directory();
 
 	make_store(quoted(path), 0, 3);
-	assert_int_equal(truncate(path_in(path, "nvswap/rank0/data"), (off_t)place_of(path, 2)), 0);
+	assert_int_equal(
+		truncate(path_in(path, "nvswap/rank0/data"), (off_t)offset_of(path, false, "t2")),
+		0);
 	SAYS(1, "state damaged, member 0, nmembers 1, commit 1, ", "list %s", path);
 	assert_says(output, says);
 	SAYS(1, says, "list %s --output-format json", path);
@@ -96,37 +83,46 @@ TEST(a_striped_store_is_verified)
 	assert_int_equal(entries_of(a) + entries_of(b), 0);
 }
 
-TEST(damaged_copies_are_repaired)
+#define REPAIRED(labels, manifests)                                                                \
+	"labels                     " labels "\n  manifests                  " manifests "\n"
+
+TEST(damaged_copies_are_named_and_repaired)
 {
 	static const struct {
 		const char *file;
 		uint64_t offset;
-		const char *says;
+		const char *shown, *repaired;
 	} damages[] = {
-		{"nvswap/rank0/data", 60,
-		 "labels                     1\n  manifests                  0\n"},
+		{"nvswap/rank0/data", 60, "data, offset 0, commit 0, problem it is damaged",
+		 REPAIRED("1", "0")},
 		{"nvswap/rank0/data", (1 << 20) + 60,
-		 "labels                     1\n  manifests                  0\n"},
+		 "data, offset 1048576, commit 0, problem it is damaged", REPAIRED("1", "0")},
 		{"nvswap/rank0/manifest.0", 30,
-		 "labels                     0\n  manifests                  1\n"},
+		 "manifest.0, offset 0, commit 0, problem its header is damaged",
+		 REPAIRED("0", "1")},
 		{"nvswap/rank0/manifest.2", 200,
-		 "labels                     0\n  manifests                  1\n"},
+		 "manifest.2, offset 0, commit 1, problem its checksum differs",
+		 REPAIRED("0", "1")},
 	};
 	const char *path = temp_directory();
 
 	make_store(quoted(path), 0, 2);
-	SAYS(0, "labels                     0\n  manifests                  0\n", "repair %s",
-	     path);
+	SAYS(0, REPAIRED("0", "0"), "repair %s", path);
+	/* Commit 1 is in the slots 0 and 2. */
+	SAYS(0, "manifest.2, offset 0, commit 1\n", "show %s", path);
 	for (size_t i = 0; i < COUNT(damages); i++) {
 		damage(path_in(path, damages[i].file), damages[i].offset);
-		EXITS(1, "list %s", path);
-		SAYS(0, damages[i].says, "repair %s", path);
-		EXITS(0, "show %s", path);
+		SAYS(1, damages[i].shown, "show %s", path);
+		assert_int_equal(count_of("state damaged"), 1);
+		assert_says(output, "state                      kept");
+		SAYS(1, "copies 6, damaged copies 1", "list %s", path);
+		SAYS(0, damages[i].repaired, "repair %s", path);
+		EXITS(0, "list %s", path);
 	}
 	assert_int_equal(unlink(path_in(path, "nvswap/rank0/manifest.0")), 0);
 	EXITS(0, "repair %s", path);
 	EXITS(0, "verify %s", path);
-	SUCCEEDS(nvs_engine_close(open_engine(quoted(path), 0, true), &error), &error);
+	DO(nvs_engine_close(open_engine(quoted(path), 0, true), &error));
 }
 
 TEST(a_limit_on_file_sizes_is_an_error_with_a_remedy)
@@ -162,10 +158,10 @@ TEST(a_label_of_an_earlier_commit_is_described_and_rolled_back_only_when_asked)
 
 	assert_true(fd >= 0);
 	write_tensors(engine, 1);
-	SUCCEEDS(nvs_engine_commit(engine, &error), &error);
+	DO(nvs_engine_commit(engine, &error));
 	assert_int_equal(pread(fd, label, sizeof(label), 1 << 20), sizeof(label));
 	write_tensors(engine, 2);
-	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+	DO(nvs_engine_close(engine, &error));
 	assert_int_equal(pwrite(fd, label, sizeof(label), 1 << 20), sizeof(label));
 	close(fd);
 	damage(data, 60);
@@ -180,47 +176,48 @@ TEST(a_label_of_an_earlier_commit_is_described_and_rolled_back_only_when_asked)
 	SAYS(1, "the last commit is number 2, as a manifest says", "repair %s", path);
 	SAYS(0, "commit                     1\n  lost commit                2\n",
 	     "repair %s --rollback", path);
-	SAYS(0, "labels                     0\n  manifests                  0\n", "repair %s",
-	     path);
+	SAYS(0, REPAIRED("0", "0"), "repair %s", path);
 	SAYS(0, "verified tensors           1\n", "verify %s", path);
 	engine = open_engine(quoted(path), 0, true);
 	assert_int_equal(nvs_engine_generation(engine), 1);
 	write_tensors(engine, 2);
-	SUCCEEDS(nvs_engine_commit(engine, &error), &error);
+	DO(nvs_engine_commit(engine, &error));
 	/* The number of the lost commit is not used again. */
 	assert_int_equal(nvs_engine_generation(engine), 3);
-	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+	DO(nvs_engine_close(engine, &error));
 }
 
-/* Its manifests' headers are whole, and still say that it was made. */
-TEST(a_lost_commit_whose_headers_are_whole_is_rolled_back)
+TEST(a_lost_commit_is_described_and_rolled_back_only_when_asked)
 {
-	const char *path = temp_directory();
+	for (int whole = 0; whole < 2; whole++) {
+		const char *path = temp_directory();
+		struct nvs_engine *engine;
 
-	make_two_commits(quoted(path));
-	damage(path_in(path, "nvswap/rank0/manifest.1"), 200);
-	assert_int_equal(truncate(path_in(path, "nvswap/rank0/manifest.3"), 130), 0);
-	SAYS(0, "commit                     1\n  lost commit                2\n",
-	     "repair %s --rollback", path);
-	SAYS(0, "labels                     0\n  manifests                  0\n", "repair %s",
-	     path);
-}
-
-TEST(a_lost_commit_is_rolled_back_only_when_asked)
-{
-	const char *path = temp_directory();
-	struct nvs_engine *engine;
-
-	make_two_commits(quoted(path));
-	damage(path_in(path, "nvswap/rank0/manifest.1"), 200);
-	damage(path_in(path, "nvswap/rank0/manifest.3"), 30);
-	SAYS(1, "no copy of it is valid", "repair %s", path);
-	SAYS(0, "commit                     1\n  lost commit                2\n",
-	     "repair %s --rollback", path);
-	SAYS(0, "verified tensors           1\n", "verify %s", path);
-	engine = open_engine(quoted(path), 0, true);
-	assert_int_equal(nvs_engine_generation(engine), 1);
-	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+		make_two_commits(quoted(path));
+		damage(path_in(path, "nvswap/rank0/manifest.1"), 200);
+		/* Headers that are whole still say that the commit was made. */
+		if (whole)
+			assert_int_equal(truncate(path_in(path, "nvswap/rank0/manifest.3"), 130),
+					 0);
+		else
+			damage(path_in(path, "nvswap/rank0/manifest.3"), 30);
+		SAYS(1, "state                      damaged", "show %s", path);
+		assert_says(output, "the last commit is number 2, and no copy of it is valid");
+		assert_int_equal(count_of("manifest, state damaged"), 2);
+		assert_int_equal(count_of("manifest, state older"), 2);
+		SAYS(1, "no copy of it is valid", "repair %s", path);
+		SAYS(0, "commit                     1\n  lost commit                2\n",
+		     "repair %s --rollback", path);
+		SAYS(0, REPAIRED("0", "0"), "repair %s", path);
+		SAYS(0, "verified tensors           1\n", "verify %s", path);
+		engine = open_engine(quoted(path), 0, true);
+		assert_int_equal(nvs_engine_generation(engine), 1);
+		DO(nvs_engine_close(engine, &error));
+		damage(path_in(path, "nvswap/rank0/data"), 60);
+		damage(path_in(path, "nvswap/rank0/data"), (1 << 20) + 60);
+		SAYS(1, "the label of the store", "show %s", path);
+		assert_int_equal(count_of("label, state damaged"), 2);
+	}
 }
 
 TEST(a_store_in_use_is_neither_verified_nor_changed)
@@ -232,11 +229,11 @@ TEST(a_store_in_use_is_neither_verified_nor_changed)
 
 	snprintf(who, sizeof(who), "in use by process %d (test_store_chan)", (int)getpid());
 	write_tensors(engine, 1);
-	SUCCEEDS(nvs_engine_commit(engine, &error), &error);
+	DO(nvs_engine_commit(engine, &error));
 	for (size_t i = 0; i < COUNT(actions); i++) {
 		SAYS(1, who, "%s %s", actions[i], path);
 	}
-	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+	DO(nvs_engine_close(engine, &error));
 	EXITS(0, "verify %s", path);
 }
 
@@ -253,8 +250,7 @@ struct rival {
 
 static int remove_store(const char *path, const struct inject_observer *observer)
 {
-	const char *const paths[] = {path};
-	const struct nvs_store_place place = {sizeof(place), paths, 1, 0, false};
+	const struct nvs_store_place place = place_at(&path);
 	int rc;
 
 	inject_observe(observer);
@@ -362,21 +358,23 @@ TEST(one_store_is_removed_and_others_stay)
 TEST(a_store_without_its_data_is_described_and_removed)
 {
 	const char *path = temp_directory();
-	const char *const paths[] = {path};
-	struct nvs_store_place place = {sizeof(place), paths, 1, 0, false};
+	struct nvs_store_place place = place_at(&path);
 	struct nvs_store_info info = {.size = sizeof(info)};
 	struct nvs_store *store;
 
 	make_store(quoted(path), 0, 1);
 	assert_int_equal(unlink(path_in(path, "nvswap/rank0/data")), 0);
-	SUCCEEDS(nvs_store_open(&place, NVS_STORE_LOCK, &store, &error), &error);
+	DO(nvs_store_open(&place, NVS_STORE_LOCK, &store, &error));
 	assert_int_equal(nvs_store_get_info(store, &info), 0);
 	nvs_store_close(store);
 	assert_int_equal(info.state, NVS_STORE_DAMAGED);
 	assert_non_null(strstr(info.problem, "data is missing: the store is damaged"));
 	SAYS(1, "state damaged, ", "list %s", path);
 	assert_says(output, "data is missing: the store is damaged");
+	SAYS(1, "data is missing: the store is damaged", "show %s", path);
+	SAYS(1, "data is missing: the store is damaged", "verify %s", path);
 	SAYS(1, "data is missing: the store is damaged", "repair %s", path);
+	assert_int_equal(entries_of(path_in(path, "nvswap/rank0")), 4);
 	EXITS(0, "remove %s", path);
 	assert_int_equal(entries_of(path), 0);
 }
@@ -413,8 +411,7 @@ TEST(the_rest_of_a_store_without_its_first_path_is_removed)
 TEST(calls_on_a_place_without_a_store_name_no_setting)
 {
 	const char *path = temp_directory();
-	const char *const paths[] = {path};
-	struct nvs_store_place place = {sizeof(place), paths, 1, 0, false};
+	struct nvs_store_place place = place_at(&path);
 	struct nvs_store *store;
 
 	assert_int_equal(nvs_store_open(&place, 0, &store, &error), -ENODATA);
@@ -456,8 +453,7 @@ TEST(a_raw_device_is_repaired_and_removed)
 	make_store(quoted(device), 0, 2);
 	damage(device, 60);
 	damage(device, (2 << 20) + 30);
-	SAYS(0, "labels                     1\n  manifests                  1\n", "repair %s",
-	     device);
+	SAYS(0, REPAIRED("1", "1"), "repair %s", device);
 	EXITS(0, "verify %s", device);
 	EXITS(0, "remove %s", device);
 	SAYS(1, "holds no store", "list %s", device);
@@ -483,8 +479,7 @@ TEST(garbage_in_a_label_of_a_raw_device_is_repaired)
 	for (unsigned copy = 0; copy < 2; copy++) {
 		spoil(device, (uint64_t)copy << 20, 512, 'g');
 		SAYS(1, "copies 6, damaged copies 1", "list %s", device);
-		SAYS(0, "labels                     1\n  manifests                  0\n",
-		     "repair %s", device);
+		SAYS(0, REPAIRED("1", "0"), "repair %s", device);
 		EXITS(0, "list %s", device);
 	}
 }

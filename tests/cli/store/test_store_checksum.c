@@ -5,7 +5,6 @@
  */
 #include "checkpoint/weights_fixture.h"
 #include "cli/store/store_command_fixture.h"
-#include "support/tests.h"
 
 #define N 7u
 

@@ -8,7 +8,6 @@
 #include "base/little_endian.h"
 #include "cli/store/store_command_fixture.h"
 #include "optim/internal.h"
-#include "support/tests.h"
 
 #define GROUPS 2u
 #define ROOM   300001u
@@ -21,13 +20,11 @@ static struct nvs_config *configure(const char *const *paths, unsigned npaths)
 {
 	struct nvs_config *config;
 
-	SUCCEEDS(nvs_config_open(&config, &error), &error);
-	SUCCEEDS(nvs_config_set_paths(config, NVS_OFFLOAD_OPTIMIZER, paths, npaths, &error),
-		 &error);
-	SUCCEEDS(nvs_config_set(config, "nvswap.keep", "true", &error), &error);
-	SUCCEEDS(nvs_config_set(config, "nvswap.stripe_size", "65536", &error), &error);
-	SUCCEEDS(nvs_config_set(config, "zero_optimization.sub_group_size", "1000000", &error),
-		 &error);
+	DO(nvs_config_open(&config, &error));
+	DO(nvs_config_set_paths(config, NVS_OFFLOAD_OPTIMIZER, paths, npaths, &error));
+	DO(nvs_config_set(config, "nvswap.keep", "true", &error));
+	DO(nvs_config_set(config, "nvswap.stripe_size", "65536", &error));
+	DO(nvs_config_set(config, "zero_optimization.sub_group_size", "1000000", &error));
 	return config;
 }
 
@@ -36,7 +33,7 @@ static struct nvs_optimizer *open_state(const char *const *paths, unsigned npath
 	struct nvs_config *config = configure(paths, npaths);
 	struct nvs_optimizer *optimizer;
 
-	SUCCEEDS(nvs_optimizer_open(&optimizer, config, specs, GROUPS, NULL, &error), &error);
+	DO(nvs_optimizer_open(&optimizer, config, specs, GROUPS, NULL, &error));
 	nvs_config_close(config);
 	return optimizer;
 }
@@ -48,9 +45,8 @@ static void step(struct nvs_optimizer *optimizer, unsigned number)
 	for (size_t i = 0; i < ROOM; i++)
 		gradients[i] = (float)((i * 31 + number * 17) % 101) / 50 - 1;
 	for (size_t i = 0; i < GROUPS; i++)
-		SUCCEEDS(nvs_optimizer_lend_gradients(optimizer, i, NVS_F32, gradients, &error),
-			 &error);
-	SUCCEEDS(nvs_optimizer_step(optimizer, NULL, NULL, &error), &error);
+		DO(nvs_optimizer_lend_gradients(optimizer, i, NVS_F32, gradients, &error));
+	DO(nvs_optimizer_step(optimizer, NULL, NULL, &error));
 }
 
 /* A store of the state after some steps; returns its generation. */
@@ -61,10 +57,10 @@ static uint64_t make_state(const char *const *paths, unsigned npaths, unsigned s
 
 	for (unsigned i = 1; i <= steps; i++)
 		step(optimizer, i);
-	SUCCEEDS(nvs_optimizer_set_note(optimizer, "note", 4, &error), &error);
-	SUCCEEDS(nvs_optimizer_commit(optimizer, &error), &error);
-	SUCCEEDS(nvs_optimizer_get_info(optimizer, &info, &error), &error);
-	SUCCEEDS(nvs_optimizer_close(optimizer, &error), &error);
+	DO(nvs_optimizer_set_note(optimizer, "note", 4, &error));
+	DO(nvs_optimizer_commit(optimizer, &error));
+	DO(nvs_optimizer_get_info(optimizer, &info, &error));
+	DO(nvs_optimizer_close(optimizer, &error));
 	return info.generation;
 }
 
@@ -74,15 +70,15 @@ static void same_state(struct nvs_optimizer *a, struct nvs_optimizer *b)
 	static float left[ROOM], right[ROOM];
 	struct nvs_optimizer_info one = {.size = sizeof(one)}, other = {.size = sizeof(other)};
 
-	SUCCEEDS(nvs_optimizer_get_info(a, &one, &error), &error);
-	SUCCEEDS(nvs_optimizer_get_info(b, &other, &error), &error);
+	DO(nvs_optimizer_get_info(a, &one, &error));
+	DO(nvs_optimizer_get_info(b, &other, &error));
 	assert_int_equal(one.step, other.step);
 	for (size_t i = 0; i < GROUPS; i++)
 		for (unsigned part = 0; part < 3; part++) {
 			uint64_t numel = specs[i].numel;
 
-			SUCCEEDS(nvs_optimizer_get(a, i, part, 0, numel, left, &error), &error);
-			SUCCEEDS(nvs_optimizer_get(b, i, part, 0, numel, right, &error), &error);
+			DO(nvs_optimizer_get(a, i, part, 0, numel, left, &error));
+			DO(nvs_optimizer_get(b, i, part, 0, numel, right, &error));
 			assert_memory_equal(left, right, numel * sizeof(float));
 		}
 }
@@ -95,8 +91,8 @@ static void is_as(const char *const *paths, unsigned npaths, const char *other)
 	step(a, 50);
 	step(b, 50);
 	same_state(a, b);
-	SUCCEEDS(nvs_optimizer_abandon(a, &error), &error);
-	SUCCEEDS(nvs_optimizer_abandon(b, &error), &error);
+	DO(nvs_optimizer_abandon(a, &error));
+	DO(nvs_optimizer_abandon(b, &error));
 }
 
 TEST(state_leaves_a_store_and_comes_back)
@@ -106,6 +102,8 @@ TEST(state_leaves_a_store_and_comes_back)
 	char run[512];
 
 	make_state(&from, 1, 3);
+	SAYS(0, "kind                       optimizer", "show %s --kind optimizer", from);
+	assert_says(output, "name embed+0 exp_avg 0");
 	make_state(&to, 1, 1);
 	snprintf(run, sizeof(run), "%s/run", from);
 	assert_int_equal(mkdir(run, 0700), 0);
@@ -165,8 +163,8 @@ static void make_state_with_other_name(const char *path)
 	}
 	optimizer->layout_sum = XXH3_64bits_digest(sum);
 	XXH3_freeState(sum);
-	SUCCEEDS(nvs_optimizer_commit(optimizer, &error), &error);
-	SUCCEEDS(nvs_optimizer_close(optimizer, &error), &error);
+	DO(nvs_optimizer_commit(optimizer, &error));
+	DO(nvs_optimizer_close(optimizer, &error));
 }
 
 TEST(state_of_a_group_whose_name_is_not_utf8_leaves_the_store_in_a_form_that_is)
@@ -183,7 +181,7 @@ TEST(state_of_a_group_whose_name_is_not_utf8_leaves_the_store_in_a_form_that_is)
 
 		SAYS(0, "groups                     2\n", "export --to %s/%s %s", from, files[i],
 		     from);
-		SUCCEEDS(nvs_checkpoint_open(&checkpoint, path_in(from, files[i]), &error), &error);
+		DO(nvs_checkpoint_open(&checkpoint, path_in(from, files[i]), &error));
 		for (size_t t = 0; !nvs_checkpoint_get(checkpoint, t, &tensor); t++)
 			found += strstr(tensor.name, "h\\xffad") != NULL;
 		assert_int_equal(found, 3);
@@ -212,10 +210,9 @@ TEST(the_universal_checkpoint_has_a_parameter_for_each_group)
 							  .group = i,
 							  .numel = specs[i].numel};
 	optimizer = open_state(&to, 1);
-	SUCCEEDS(nvs_checkpoint_import_universal(optimizer, params, GROUPS, path_in(to, "step3"),
-						 &error),
-		 &error);
-	SUCCEEDS(nvs_optimizer_close(optimizer, &error), &error);
+	DO(nvs_checkpoint_import_universal(optimizer, params, GROUPS, path_in(to, "step3"),
+					   &error));
+	DO(nvs_optimizer_close(optimizer, &error));
 	is_as(&from, 1, to);
 }
 
@@ -230,31 +227,20 @@ TEST(gradients_and_note_of_the_state_before_are_discarded)
 	make_state(&path, 1, 2);
 	EXITS(0, "export --to %s/s.pt %s", path, path);
 	optimizer = open_state(&path, 1);
-	SUCCEEDS(nvs_optimizer_add_gradients(optimizer, 1, 0, 7, NVS_F32, gradients, NULL, &error),
-		 &error);
-	SUCCEEDS(nvs_optimizer_close(optimizer, &error), &error);
+	DO(nvs_optimizer_add_gradients(optimizer, 1, 0, 7, NVS_F32, gradients, NULL, &error));
+	DO(nvs_optimizer_close(optimizer, &error));
 	EXITS(0, "import --kind optimizer --from %s/s.pt %s", path, path);
 	optimizer = open_state(&path, 1);
-	SUCCEEDS(nvs_optimizer_get_group_info(optimizer, 1, &group, &error), &error);
+	DO(nvs_optimizer_get_group_info(optimizer, 1, &group, &error));
 	assert_int_equal(group.gradients, NVS_GRADIENTS_NONE);
 	assert_int_equal(nvs_optimizer_get_note(optimizer, NULL, &nbytes), 0);
 	assert_int_equal(nbytes, 0);
-	SUCCEEDS(nvs_optimizer_abandon(optimizer, &error), &error);
+	DO(nvs_optimizer_abandon(optimizer, &error));
 }
 
-/* Damages the data of the store's tensor with that index. */
-static void damage_store(const char *path, uint64_t index)
+static void damage_store(const char *path)
 {
-	struct nvs_store_tensor tensor = {.size = sizeof(tensor)};
-	struct nvs_store_place place = {sizeof(place), &path, 1, 0, true};
-	struct nvs_store *store;
-
-	SUCCEEDS(nvs_store_open(&place, 0, &store, &error), &error);
-	do
-		assert_int_equal(nvs_store_get_tensor(store, index++, &tensor), 0);
-	while (!strstr(tensor.name, "exp_avg"));
-	nvs_store_close(store);
-	damage(path_in(path, "nvswap/rank0-optimizer/data"), tensor.offset);
+	damage(path_in(path, "nvswap/rank0-optimizer/data"), offset_of(path, true, "exp_avg"));
 }
 
 TEST(a_failed_export_of_state_leaves_what_was_there)
@@ -269,7 +255,7 @@ TEST(a_failed_export_of_state_leaves_what_was_there)
 		EXITS(0, "export --to %s/%s %s", path, names[i], path);
 		assert_int_equal(stat(path_in(path, files[i]), &before[i]), 0);
 	}
-	damage_store(path, 0);
+	damage_store(path);
 	for (size_t i = 0; i < 3; i++) {
 		SAYS(1, "checksum", "export --to %s/%s %s", path, names[i], path);
 		assert_int_equal(stat(path_in(path, files[i]), &after), 0);
@@ -314,7 +300,7 @@ TEST(a_store_of_state_in_use_is_neither_read_nor_filled)
 	optimizer = open_state(&path, 1);
 	SAYS(1, who, "import --kind optimizer --from %s/s.pt %s", path, path);
 	SAYS(1, who, "export --to %s/t.pt %s", path, path);
-	SUCCEEDS(nvs_optimizer_close(optimizer, &error), &error);
+	DO(nvs_optimizer_close(optimizer, &error));
 }
 
 TEST(a_store_is_converted_to_another_format_and_back)
@@ -365,11 +351,11 @@ TEST(what_is_not_converted_is_said)
 	SAYS(1, "no store", "convert --optimizer-state bf16 %s", none);
 	optimizer = open_state(&path, 1);
 	SAYS(1, who, "convert --optimizer-state bf16 %s", path);
-	SUCCEEDS(nvs_optimizer_close(optimizer, &error), &error);
-	damage_store(path, 0);
+	DO(nvs_optimizer_close(optimizer, &error));
+	damage_store(path);
 	SAYS(1, "checksum", "convert --optimizer-state bf16 %s", path);
 	optimizer = open_state(&path, 1);
-	SUCCEEDS(nvs_optimizer_abandon(optimizer, &error), &error);
+	DO(nvs_optimizer_abandon(optimizer, &error));
 }
 
 TEST(wrong_kinds_groups_and_names_are_refused)
@@ -381,8 +367,8 @@ TEST(wrong_kinds_groups_and_names_are_refused)
 
 	make_state(&path, 1, 1);
 	smaller.name = "a/b";
-	SUCCEEDS(nvs_optimizer_open(&optimizer, config, &smaller, 1, NULL, &error), &error);
-	SUCCEEDS(nvs_optimizer_close(optimizer, &error), &error);
+	DO(nvs_optimizer_open(&optimizer, config, &smaller, 1, NULL, &error));
+	DO(nvs_optimizer_close(optimizer, &error));
 	nvs_config_close(config);
 	make_store(quoted(other), 0, 1);
 	EXITS(0, "export --to %s/s.pt %s", path, path);

@@ -4,7 +4,6 @@
  * read.
  */
 #include "cli/store/store_command_fixture.h"
-#include "support/tests.h"
 
 TEST(list_and_show_describe_a_kept_store)
 {
@@ -43,8 +42,8 @@ TEST(shapes_are_shown)
 	struct nvs_tensor *tensors[2];
 	const char *at;
 
-	SUCCEEDS(nvs_tensor_register(engine, specs, 2, tensors, &error), &error);
-	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+	DO(nvs_tensor_register(engine, specs, 2, tensors, &error));
+	DO(nvs_engine_close(engine, &error));
 	SAYS(0, "shape 20 30, ", "show %s", path);
 	assert_says(output, "shape, ");
 	EXITS(0, "show %s --output-format json", path);
@@ -67,29 +66,6 @@ TEST(stores_are_listed_by_rank)
 	EXITS(1, "list %s --kind optimizer", path);
 }
 
-TEST(an_optimizer_store_is_shown)
-{
-	const char *path = temp_directory();
-	struct nvs_group_spec group = {sizeof(group), "g", 2000, NVS_F32, NULL};
-	struct nvs_optimizer *optimizer;
-	struct nvs_config *config;
-	char text[1024];
-
-	snprintf(
-		text, sizeof(text),
-		"{\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"},"
-		" \"zero_optimization\": {\"sub_group_size\": 4096}, \"nvswap\": {\"keep\": true}}",
-		path);
-	SUCCEEDS(nvs_config_open(&config, &error), &error);
-	SUCCEEDS(nvs_config_parse(config, text, strlen(text), "test", &error), &error);
-	SUCCEEDS(nvs_optimizer_open(&optimizer, config, &group, 1, NULL, &error), &error);
-	SUCCEEDS(nvs_optimizer_commit(optimizer, &error), &error);
-	SUCCEEDS(nvs_optimizer_close(optimizer, &error), &error);
-	nvs_config_close(config);
-	SAYS(0, "kind                       optimizer", "show %s --kind optimizer", path);
-	assert_says(output, "name g+0 exp_avg 0");
-}
-
 TEST(a_running_engine_is_named_and_its_commits_are_seen)
 {
 	const char *path = temp_directory();
@@ -103,14 +79,14 @@ TEST(a_running_engine_is_named_and_its_commits_are_seen)
 		char commit[32];
 
 		write_tensors(engine, i);
-		SUCCEEDS(nvs_engine_commit(engine, &error), &error);
+		DO(nvs_engine_commit(engine, &error));
 		SAYS(0, who, "list %s", path);
 		snprintf(commit, sizeof(commit), "commit %u, ", i);
 		assert_says(output, commit);
 	}
 	EXITS(0, "show %s", path);
 	assert_int_equal(count_of("manifest, state older"), 2);
-	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+	DO(nvs_engine_close(engine, &error));
 }
 
 TEST(the_note_of_the_commit_is_shown)
@@ -120,8 +96,8 @@ TEST(the_note_of_the_commit_is_shown)
 	struct nvs_engine *engine = open_engine(quoted(path), 0, true);
 
 	write_tensors(engine, 1);
-	SUCCEEDS(nvs_engine_set_note(engine, note, sizeof(note) - 1, &error), &error);
-	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+	DO(nvs_engine_set_note(engine, note, sizeof(note) - 1, &error));
+	DO(nvs_engine_close(engine, &error));
 	SAYS(0, "note begins                step 17\\x1b[2J", "show %s", path);
 	/* Its hexadecimal digits, of up to 64 KiB, are for programs. */
 	assert_null(strstr(output, "73746570"));
@@ -137,8 +113,8 @@ TEST(the_beginning_of_a_note_ends_with_a_whole_character)
 	for (size_t i = 1; i < 65; i += 2)
 		memcpy(note + i, "\xc3\xa4", 2);
 	write_tensors(engine, 1);
-	SUCCEEDS(nvs_engine_set_note(engine, note, strlen(note), &error), &error);
-	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+	DO(nvs_engine_set_note(engine, note, strlen(note), &error));
+	DO(nvs_engine_close(engine, &error));
 	snprintf(begins, sizeof(begins), "%.63s", note);
 	SAYS(0, begins, "show %s --output-format json", path);
 	assert_null(strstr(output, "?"));
@@ -150,72 +126,8 @@ TEST(a_store_that_is_not_kept_is_temporary)
 	struct nvs_engine *engine = open_engine(quoted(path), 3, false);
 
 	SAYS(0, "rank 3, kind parameters, state temporary", "list %s", path);
-	SUCCEEDS(nvs_engine_close(engine, &error), &error);
+	DO(nvs_engine_close(engine, &error));
 	SAYS(1, "holds no store", "list %s", path);
-}
-
-TEST(a_damaged_copy_is_named)
-{
-	static const struct {
-		const char *file;
-		uint64_t offset;
-		const char *says;
-	} damages[] = {
-		{"nvswap/rank0/data", 60, "data, offset 0, commit 0, problem it is damaged"},
-		{"nvswap/rank0/data", (1 << 20) + 60,
-		 "data, offset 1048576, commit 0, problem it is damaged"},
-		{"nvswap/rank0/manifest.0", 30,
-		 "manifest.0, offset 0, commit 0, problem its header is damaged"},
-		{"nvswap/rank0/manifest.2", 200,
-		 "manifest.2, offset 0, commit 1, problem its checksum differs"},
-	};
-	const char *path = temp_directory();
-
-	make_store(quoted(path), 0, 2);
-	EXITS(0, "show %s", path);
-	/* Commit 1 is in the slots 0 and 2. */
-	assert_says(output, "manifest.2, offset 0, commit 1\n");
-	for (size_t i = 0; i < COUNT(damages); i++) {
-		const char *file = path_in(path, damages[i].file);
-
-		damage(file, damages[i].offset);
-		SAYS(1, damages[i].says, "show %s", path);
-		assert_int_equal(count_of("state damaged"), 1);
-		assert_says(output, "state                      kept");
-		SAYS(1, "copies 6, damaged copies 1", "list %s", path);
-		damage(file, damages[i].offset);
-	}
-	EXITS(0, "list %s", path);
-}
-
-TEST(a_lost_commit_is_described)
-{
-	const char *path = temp_directory();
-
-	make_two_commits(quoted(path));
-	damage(path_in(path, "nvswap/rank0/manifest.1"), 200);
-	damage(path_in(path, "nvswap/rank0/manifest.3"), 30);
-	SAYS(1, "state                      damaged", "show %s", path);
-	assert_says(output, "the last commit is number 2, and no copy of it is valid");
-	assert_int_equal(count_of("manifest, state damaged"), 2);
-	assert_int_equal(count_of("manifest, state older"), 2);
-	damage(path_in(path, "nvswap/rank0/data"), 60);
-	damage(path_in(path, "nvswap/rank0/data"), (1 << 20) + 60);
-	SAYS(1, "the label of the store", "show %s", path);
-	assert_int_equal(count_of("label, state damaged"), 2);
-}
-
-TEST(a_store_whose_data_is_missing_is_damaged_for_everyone)
-{
-	const char *path = temp_directory();
-	static const char says[] = "data is missing: the store is damaged";
-
-	make_store(quoted(path), 0, 1);
-	assert_int_equal(unlink(path_in(path, "nvswap/rank0/data")), 0);
-	SAYS(1, "damaged", "list %s", path);
-	SAYS(1, says, "show %s", path);
-	SAYS(1, says, "verify %s", path);
-	assert_int_equal(entries_of(path_in(path, "nvswap/rank0")), 4);
 }
 
 TEST(a_striped_store_needs_all_paths_in_their_order)

@@ -18,42 +18,7 @@ soon=(--time "${AT_LENGTH:+1}3s" --tolerance 50 --working-set 64m --queue-depth-
 small=(--time "${AT_LENGTH:+2}3s" --tolerance 50 --working-set 64m --block-size-min 1m --block-size-max 1m
 	--queue-depth-max 1 --thread-count-max 1 --ioengine posix)
 
-not_ok() {
-	echo "not ok $name: $1"
-	cat "$T/out" "$T/err" 2>/dev/null
-	failures=$((failures + 1))
-	return 1
-}
-
-# tune NAME STATUS ARGUMENT...: runs nvswap tune, which must exit with STATUS; fails as well if the test
-# is left out
-tune() {
-	! left_out "$1" || return
-	name=$1 expected=$2
-	shift 2
-	timeout 300 "$NVSWAP" tune "$@" >"$T/out" 2>"$T/err"
-	status=$?
-	[ $status -eq "$expected" ] || not_ok "exit status $status instead of $expected"
-}
-
-# has FILE TEXT...: ends the test; the file must contain each TEXT
-has() {
-	file=$1
-	shift
-	for text; do
-		grep -qF -e "$text" "$T/$file" || { not_ok "no \"$text\" in $file" || return; }
-	done
-	echo "ok $name"
-}
-
-# json STATEMENTS: ends the test; the Python statements must hold of the JSON on standard output
-json() {
-	python3 -c 'import json, sys, textwrap
-result = json.load(open(sys.argv[1]))
-aio, tune = result["aio"], result.get("tune")
-exec(textwrap.dedent(sys.argv[2]))' "$T/out" "$1" || { not_ok "the JSON" || return; }
-	echo "ok $name"
-}
+tune() { ends "$1" "$2" tune "${@:3}"; }
 
 nothing_left() {
 	left=$(ls -A "$dir")

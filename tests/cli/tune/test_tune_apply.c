@@ -5,16 +5,8 @@
  */
 #include "support/support.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "cli/tune/tune.h"
 #include "support/inject.h"
-#include "support/tests.h"
 
 static const struct tune_point point = {NVS_IOENGINE_IO_URING, 524288, 16, 2, true, false};
 

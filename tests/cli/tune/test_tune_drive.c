@@ -6,19 +6,11 @@
  */
 #include "support/support.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "aio/aio.h"
 #include "base/clock.h"
 #include "cli/modes/modes.h"
 #include "cli/tune/tune.h"
 #include "config/config.h"
-#include "support/tests.h"
 
 #define MIB	((uint64_t)1 << 20)
 #define LONG_NS UINT64_C(3600000000000)

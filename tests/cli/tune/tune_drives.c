@@ -5,17 +5,10 @@
  */
 #include "cli/tune/tune_drives.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "aio/aio.h"
 #include "config/config.h"
-#include "support/support.h"
 #include "swap/swap_fixture.h"
 
 #define KIB UINT64_C(1024)
@@ -202,24 +195,18 @@ struct flights {
 	uint64_t bus_free_ns, submitted, completed;
 };
 
-static bool writes_next(const struct flights *flights)
-{
-	enum tune_objective objective = flights->kind->objective;
-
-	return objective == TUNE_WRITE || (objective == TUNE_SWAP && flights->submitted % 2);
-}
-
 /* The service time is that of struct sim_drive with moving_ns. */
 static void submit(struct flights *flights, uint64_t now, unsigned worker)
 {
 	const struct drive_kind *kind = flights->kind;
+	bool write = kind->objective == TUNE_WRITE ||
+		     (kind->objective == TUNE_SWAP && flights->submitted % 2);
 	size_t at = flights->submitted % IN_FLIGHT_MAX;
 	unsigned in_service = (unsigned)(flights->submitted - flights->completed) + 1;
 
 	assert_true(in_service <= IN_FLIGHT_MAX);
 	flights->bus_free_ns = longer(flights->bus_free_ns, now) +
-			       kind->moving_ns(writes_next(flights), flights->point->block_size,
-					       in_service);
+			       kind->moving_ns(write, flights->point->block_size, in_service);
 	flights->ring[at].due_ns = flights->bus_free_ns + kind->latency_ns;
 	flights->ring[at].worker = worker;
 	flights->submitted++;

@@ -4,13 +4,7 @@
  */
 #include "support/fake/fake_engine.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "support/support.h"

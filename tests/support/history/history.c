@@ -8,25 +8,13 @@
 #include "support/turns.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define HANG_S		  120u /* an operation that takes longer counts as a hang */
 #define HISTORIES_A_CHILD 16u
 #define RUNS_TO_CUT	  1500u
 #define RUNS_OF_A_HANG	  500u /* what a run counts as that takes HANG_S */
-/* ThreadSanitizer cannot replay a failure, because threads run without turns. */
-#ifdef __SANITIZE_THREAD__
-#define TRIES 20u
-#else
-#define TRIES 1u
-#endif
 
 /* Memory that a child shares with its parent. */
 struct shared {
@@ -106,7 +94,7 @@ static void play(const struct history *history, const char *directory)
 	alarm(HANG_S);
 	if (!real)
 		turns_begin(history->seed);
-	world = history->model->begin(directory, history->seed);
+	world = history->model->begin(history->model, directory, history->seed);
 	for (uint32_t i = 0; i < history->length; i++) {
 		if (history->left_out && history->left_out[i])
 			continue;
@@ -136,35 +124,24 @@ static _Noreturn void child(const struct history *first, uint32_t n, const char 
 
 /* ---- The parent ---- */
 
-static char *make_directory(bool real)
+/* Returns whether the history passed; its log goes to `output`; -1: standard output. */
+static bool play_in_child(const struct history *first, uint32_t n, bool print, int output)
 {
-	char *directory = place_make(real ? PLACE_EXT4 : PLACE_TMPFS);
+	char *directory = place_make(first->model->real ? PLACE_EXT4 : PLACE_TMPFS);
+	int status;
+	pid_t pid;
 
 	if (!directory)
 		directory = place_make(PLACE_DISK);
 	assert_non_null(directory);
-	return directory;
-}
-
-static bool redirect(int output)
-{
-	return !ftruncate(output, 0) && !lseek(output, 0, SEEK_SET) &&
-	       dup2(output, STDOUT_FILENO) >= 0 && dup2(output, STDERR_FILENO) >= 0;
-}
-
-/* Returns whether the history passed; its log goes to `output`; -1: standard output. */
-static bool play_in_child(const struct history *first, uint32_t n, bool print, int output)
-{
-	char *directory = make_directory(first->model->real);
-	int status;
-	pid_t pid;
-
 	fflush(NULL);
 	pid = fork();
 	assert_true(pid >= 0);
 	if (!pid) {
 		aloud = print;
-		if (output >= 0 && !redirect(output))
+		if (output >= 0 &&
+		    (ftruncate(output, 0) || lseek(output, 0, SEEK_SET) ||
+		     dup2(output, STDOUT_FILENO) < 0 || dup2(output, STDERR_FILENO) < 0))
 			_exit(EXIT_FAILURE);
 		child(first, n, directory);
 	}
@@ -251,23 +228,14 @@ static void read_output(int output, char *text, size_t text_bytes)
 	text[n < 0 ? 0 : n] = 0;
 }
 
-static bool fails_again(struct cutting *cutting)
-{
-	while (cutting->runs < TRIES)
-		if (fails(cutting))
-			return true;
-	return false;
-}
-
 static void describe(struct cutting *cutting, char *text, size_t text_bytes)
 {
 	static char what[32768];
 	char numbers[4096];
-	bool seen = false;
+	bool seen;
 
 	history_format(&cutting->history, numbers, sizeof(numbers));
-	for (unsigned i = 0; i < TRIES && !seen; i++)
-		seen = !play_in_child(&cutting->history, 1, true, cutting->output);
+	seen = !play_in_child(&cutting->history, 1, true, cutting->output);
 	read_output(cutting->output, what, sizeof(what));
 	snprintf(text, text_bytes,
 		 "%s, seed %" PRIu64 ": %" PRIu32 " operations of %" PRIu32
@@ -298,12 +266,11 @@ static void shrink(const struct history *first, int output, struct history *foun
 	read_output(output, text, text_bytes);
 	used = strlen(text);
 	*found = cutting.history;
-	if (!fails_again(&cutting)) {
+	if (!fails(&cutting)) {
 		snprintf(text + used, text_bytes - used,
 			 "\n%s, seed %" PRIu64 ", at operation %" PRIu32 " of %" PRIu32
-			 "; it passed %u times after that\n",
-			 first->model->name, cutting.history.seed, shared->at, first->length,
-			 TRIES);
+			 "; it passed when repeated\n",
+			 first->model->name, cutting.history.seed, shared->at, first->length);
 		return;
 	}
 	cut(&cutting, shared->at + 1, first->length);

@@ -17,7 +17,7 @@
 struct history_model {
 	const char *name; /* one word */
 	/* Makes a new world from the seed, in an empty directory. */
-	void *(*begin)(const char *directory, uint64_t seed);
+	void *(*begin)(const struct history_model *model, const char *directory, uint64_t seed);
 	/* Performs one operation, chosen by the seed among those that the state allows. */
 	void (*operation)(void *world, uint64_t seed);
 	/* Repairs the drive, checks all contents, and frees the world. */
@@ -115,6 +115,8 @@ void history_drive_go(struct history_drive *drive);
 /* Makes all I/Os of one direction fail from now on, or ends that. */
 void history_drive_storm(struct history_drive *drive, bool writes, int error);
 void history_drive_calm(struct history_drive *drive);
+/* Does one of both, by chance, to a drive with faults. */
+void history_drive_change(struct history_drive *drive, uint64_t *random);
 /* Ends all faults. */
 void history_drive_mend(struct history_drive *drive);
 /* Whether the drive can have caused the error (a negative errno). */

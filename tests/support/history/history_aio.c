@@ -8,12 +8,7 @@
 #include "support/history/history.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
 #include <poll.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #define FILES	    3
 #define FILE_BYTES  (96u << 10)
@@ -495,11 +490,12 @@ static void make_file(struct world *w, struct file *file, const char *directory)
 	open_file(w, file);
 }
 
-static void *begin(const char *directory, uint64_t seed)
+static void *begin(const struct history_model *model, const char *directory, uint64_t seed)
 {
 	struct world *w = calloc(1, sizeof(*w));
 	struct nvs_config config;
 
+	(void)model;
 	HOLDS(w);
 	w->random = seed;
 	w->error.size = sizeof(w->error);

@@ -6,55 +6,35 @@
 #include "support/history/history.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
-#include <inttypes.h>
-
-/* Adds a rule with a random probability. */
-static void sometimes(struct history_drive *drive, uint64_t *random, struct sim_rule rule)
-{
-	rule.ppm = 1000 + (uint32_t)below(random, 40000);
-	sim_fault(drive->sim, &rule);
-}
-
-static void add_reported(struct history_drive *drive, uint64_t *random)
-{
-	sometimes(drive, random, (struct sim_rule){.fault = SIM_ERROR, .error = EIO});
-	sometimes(drive, random,
-		  (struct sim_rule){.fault = SIM_ERROR, .error = ENOSPC, .writes = true});
-	sometimes(drive, random, (struct sim_rule){.fault = SIM_ERROR, .error = EAGAIN});
-	sometimes(drive, random, (struct sim_rule){.fault = SIM_ERROR, .error = EINTR});
-	sometimes(drive, random, (struct sim_rule){.fault = SIM_SHORT});
-	sometimes(drive, random, (struct sim_rule){.fault = SIM_LATE, .delay_ns = 50000000});
-}
-
-static void add_silent(struct history_drive *drive, uint64_t *random)
-{
-	if (drive->silent[NVS_WRITE]) {
-		sometimes(drive, random, (struct sim_rule){.fault = SIM_TORN, .writes = true});
-		sometimes(drive, random, (struct sim_rule){.fault = SIM_LOST, .writes = true});
-		sometimes(drive, random, (struct sim_rule){.fault = SIM_FLIP, .writes = true});
-	}
-	if (drive->misplaces)
-		sometimes(drive, random, (struct sim_rule){.fault = SIM_MISPLACED, .writes = true});
-	if (drive->silent[NVS_READ])
-		sometimes(drive, random, (struct sim_rule){.fault = SIM_FLIP, .reads = true});
-}
-
+/* Silent ones are of verified contents alone. */
 static void add_usual(struct history_drive *drive)
 {
+	const struct {
+		bool here;
+		struct sim_rule rule;
+	} rules[] = {
+		{drive->faulty, {.fault = SIM_ERROR, .error = EIO}},
+		{drive->faulty, {.fault = SIM_ERROR, .error = ENOSPC, .writes = true}},
+		{drive->faulty, {.fault = SIM_ERROR, .error = EAGAIN}},
+		{drive->faulty, {.fault = SIM_ERROR, .error = EINTR}},
+		{drive->faulty, {.fault = SIM_SHORT}},
+		{drive->faulty, {.fault = SIM_LATE, .delay_ns = 50000000}},
+		{drive->silent[NVS_WRITE], {.fault = SIM_TORN, .writes = true}},
+		{drive->silent[NVS_WRITE], {.fault = SIM_LOST, .writes = true}},
+		{drive->silent[NVS_WRITE], {.fault = SIM_FLIP, .writes = true}},
+		{drive->misplaces, {.fault = SIM_MISPLACED, .writes = true}},
+		{drive->silent[NVS_READ], {.fault = SIM_FLIP, .reads = true}},
+	};
 	uint64_t random = drive->seed;
 
-	if (drive->faulty)
-		add_reported(drive, &random);
-	add_silent(drive, &random);
-}
+	for (size_t i = 0; i < LENGTH(rules); i++) {
+		struct sim_rule rule = rules[i].rule;
 
-static void add_storm(struct history_drive *drive, bool writes, int error)
-{
-	const struct sim_rule rule = {
-		.fault = SIM_ERROR, .error = error, .reads = !writes, .writes = writes};
-
-	sim_fault(drive->sim, &rule);
+		if (!rules[i].here)
+			continue;
+		rule.ppm = 1000 + (uint32_t)below(&random, 40000);
+		sim_fault(drive->sim, &rule);
+	}
 }
 
 void history_drive_open(struct history_drive *drive, uint64_t seed, bool verified, bool misplaces)
@@ -117,7 +97,7 @@ void history_drive_storm(struct history_drive *drive, bool writes, int error)
 {
 	history_log("every %s fails: %s\n", writes ? "write" : "read", strerror(error));
 	sim_no_faults(drive->sim);
-	add_storm(drive, writes, error);
+	sim_fail(drive->sim, writes ? NVS_WRITE : NVS_READ, 0, error, SIM_ALWAYS);
 	add_usual(drive);
 	drive->stormy = true;
 }
@@ -127,6 +107,22 @@ void history_drive_calm(struct history_drive *drive)
 	sim_no_faults(drive->sim);
 	add_usual(drive);
 	drive->stormy = false;
+}
+
+void history_drive_change(struct history_drive *drive, uint64_t *random)
+{
+	/* EAGAIN and EINTR are retried by the library, up to a bound. */
+	static const int errors[] = {EIO, EIO, EIO, EIO, ENOSPC, ENOSPC, EAGAIN, EINTR};
+	bool writes = below(random, 2);
+
+	if (!drive->faulty)
+		return;
+	if (below(random, 2)) {
+		history_log("no more faults\n");
+		history_drive_calm(drive);
+		return;
+	}
+	history_drive_storm(drive, writes, errors[below(random, LENGTH(errors))]);
 }
 
 void history_drive_mend(struct history_drive *drive)

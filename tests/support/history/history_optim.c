@@ -14,10 +14,7 @@
 #include "support/inject.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <math.h>
-#include <sys/stat.h>
 
 #define GROUPS	     4
 #define TRIES	     3 /* on a drive that fails, before it is repaired */
@@ -80,11 +77,6 @@ static void make_floats(struct world *w, float *data, uint64_t numel)
 
 	for (uint64_t i = 0; i < numel; i++)
 		data[i] = (float)(int32_t)(uint32_t)next_random(&state) * 0x1p-31f;
-}
-
-static bool same(const float *a, const float *b, uint64_t numel)
-{
-	return !memcmp(a, b, numel * sizeof(*a));
 }
 
 static void put_typed(enum nvs_dtype dtype, void *array, const float *values, uint64_t numel)
@@ -176,12 +168,6 @@ static void op_lend(struct world *w)
 		g->lent = true;
 }
 
-/* The sum is rounded to fp32, and then to the type of the accumulated gradients. */
-static void add_element(const struct world *w, float *sum, float value)
-{
-	*sum = (float)element_rounded(w->config.grad_accum_dtype, *sum + value);
-}
-
 static void op_add(struct world *w)
 {
 	size_t group;
@@ -197,8 +183,12 @@ static void op_add(struct world *w)
 	result(w, rc, g->lent);
 	HOLDS(rc ? added < numel || caused(w, rc) : added == numel);
 	HOLDS(added <= numel && (!g->lent || !added));
-	for (uint64_t i = 0; i < added; i++)
-		add_element(w, &g->now.sum[offset + i], w->scratch[i]);
+	/* The sum is rounded to fp32, and then to the type of the accumulated gradients. */
+	for (uint64_t i = 0; i < added; i++) {
+		float *sum = &g->now.sum[offset + i];
+
+		*sum = (float)element_rounded(w->config.grad_accum_dtype, *sum + w->scratch[i]);
+	}
 	g->now.added |= added || !rc;
 }
 
@@ -374,7 +364,7 @@ static bool check_part(struct world *w, size_t group, enum nvs_optimizer_part pa
 				     &w->error),
 		   false))
 		return false;
-	HOLDS(same(w->scratch, g->now.part[part] + offset, numel));
+	HOLDS(!memcmp(w->scratch, g->now.part[part] + offset, numel * sizeof(float)));
 	return true;
 }
 
@@ -474,8 +464,6 @@ static void op_commit(struct world *w)
 	commit(w);
 }
 
-#define FILE_CALLS (INJECT_OPEN | INJECT_READ | INJECT_WRITE | INJECT_SYNC | INJECT_SPACE)
-
 /* One system call fails: either the commit took effect or the previous one still holds. */
 static void op_commit_failing(struct world *w)
 {
@@ -483,7 +471,7 @@ static void op_commit_failing(struct world *w)
 	int rc;
 
 	history_log("commit with a failing call");
-	inject_fail(FILE_CALLS, 1 + below(&w->random, 6), 1, EIO);
+	inject_fail(INJECT_FILES, 1 + below(&w->random, 6), 1, EIO);
 	rc = nvs_optimizer_commit(w->optimizer, &w->error);
 	inject_stop(&failed);
 	w->undurable |= failed && rc;
@@ -531,7 +519,7 @@ static int open_failing(struct world *w)
 	int rc;
 
 	history_log("open with a failing call");
-	inject_fail(FILE_CALLS, 1 + below(&w->random, 60), 1, EIO);
+	inject_fail(INJECT_FILES, 1 + below(&w->random, 60), 1, EIO);
 	rc = open_once(w);
 	inject_stop(&failed);
 	call = inject_failed_call();
@@ -576,23 +564,19 @@ static void close_well(struct world *w)
 		committed(w);
 }
 
-/* All writes fail from here on, so the store keeps the state of the last commit. */
-static void close_badly(struct world *w)
-{
-	history_drive_storm(&w->drive, true, EIO);
-	history_log("close on a drive that writes nothing");
-	if (!result(w, nvs_optimizer_close(w->optimizer, &w->error), false))
-		committed(w);
-}
-
 static void op_reopen(struct world *w)
 {
 	if (below(&w->random, 4))
 		return;
-	if (below(&w->random, 2))
+	if (below(&w->random, 2)) {
 		close_well(w);
-	else
-		close_badly(w);
+	} else {
+		/* All writes fail from here on, so the store keeps the state of the last commit. */
+		history_drive_storm(&w->drive, true, EIO);
+		history_log("close on a drive that writes nothing");
+		if (!result(w, nvs_optimizer_close(w->optimizer, &w->error), false))
+			committed(w);
+	}
 	history_drive_calm(&w->drive);
 	open_optimizer(w);
 }
@@ -601,18 +585,7 @@ static void op_reopen(struct world *w)
 
 static void op_storm(struct world *w)
 {
-	/* EAGAIN and EINTR are retried by the library, up to a bound. */
-	static const int errors[] = {EIO, EIO, EIO, EIO, ENOSPC, ENOSPC, EAGAIN, EINTR};
-	bool writes = below(&w->random, 2);
-
-	if (!w->drive.faulty)
-		return;
-	if (w->drive.stormy || below(&w->random, 2)) {
-		history_log("no more faults\n");
-		history_drive_calm(&w->drive);
-		return;
-	}
-	history_drive_storm(&w->drive, writes, errors[below(&w->random, LENGTH(errors))]);
+	history_drive_change(&w->drive, &w->random);
 }
 
 /* On a drive without faults, everything is readable. */
@@ -706,22 +679,6 @@ static void make_groups(struct world *w)
 	w->typed = floats(w->longest);
 }
 
-/* The scale rises and falls within a history, and can reach its minimum. */
-static void configure_gradients(struct world *w)
-{
-	struct nvs_config *config = &w->config;
-
-	config->grad_accum_dtype = any_dtype(w);
-	config->gradient_clipping = below(&w->random, 2) ? 0 : 1 + (double)below(&w->random, 40);
-	config->fp16.enabled = below(&w->random, 2);
-	config->fp16.loss_scale = below(&w->random, 3) ? 0 : 128;
-	config->fp16.initial_scale_power = (uint32_t)below(&w->random, 6);
-	config->fp16.loss_scale_window = 1 + (uint32_t)below(&w->random, 8);
-	config->fp16.hysteresis = 1 + (uint32_t)below(&w->random, 3);
-	config->fp16.consecutive_hysteresis = below(&w->random, 2);
-	config->fp16.min_loss_scale = 1;
-}
-
 static void configure(struct world *w, const char *directory, uint64_t seed)
 {
 	struct nvs_config *config = &w->config;
@@ -739,7 +696,16 @@ static void configure(struct world *w, const char *directory, uint64_t seed)
 	config->offload[NVS_OFFLOAD_OPTIMIZER].ratio = below(&w->random, 4) ? 1 : 0.5;
 	config->optimizer_max_in_cpu = below(&w->random, 2) ? 0 : below(&w->random, w->longest);
 	config->optimizer_threads = 1 + (uint32_t)below(&w->random, 2);
-	configure_gradients(w);
+	/* The scale rises and falls within a history, and can reach its minimum. */
+	config->grad_accum_dtype = any_dtype(w);
+	config->gradient_clipping = below(&w->random, 2) ? 0 : 1 + (double)below(&w->random, 40);
+	config->fp16.enabled = below(&w->random, 2);
+	config->fp16.loss_scale = below(&w->random, 3) ? 0 : 128;
+	config->fp16.initial_scale_power = (uint32_t)below(&w->random, 6);
+	config->fp16.loss_scale_window = 1 + (uint32_t)below(&w->random, 8);
+	config->fp16.hysteresis = 1 + (uint32_t)below(&w->random, 3);
+	config->fp16.consecutive_hysteresis = below(&w->random, 2);
+	config->fp16.min_loss_scale = 1;
 	config->verify = below(&w->random, 2);
 	config->keep = below(&w->random, 2);
 	/* Each history of a process has its own stores. */
@@ -747,10 +713,11 @@ static void configure(struct world *w, const char *directory, uint64_t seed)
 	HOLDS(!nvs_config_set_paths(config, NVS_OFFLOAD_OPTIMIZER, &directory, 1, &w->error));
 }
 
-static void *begin_world(const char *directory, uint64_t seed)
+static void *begin_world(const struct history_model *model, const char *directory, uint64_t seed)
 {
 	struct world *w = calloc(1, sizeof(*w));
 
+	(void)model;
 	HOLDS(w);
 	w->error.size = sizeof(w->error);
 	w->random = w->series = seed;

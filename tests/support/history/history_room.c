@@ -11,11 +11,8 @@
 #include "support/history/history.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <sys/stat.h>
 
 #define PART	    (16 * KIB)
 #define PARTS	    16 /* of the pool */
@@ -106,15 +103,6 @@ static void see_waiting(struct room *room, struct call *call)
 	engine_unlock(room->engine);
 }
 
-static void check_batch(const struct call *call)
-{
-	for (size_t i = 0; i < call->n; i++) {
-		struct nvs_tensor *tensor = call->batch[i];
-
-		HOLDS(filled(nvs_tensor_data(tensor), tensor->nbytes, tensor->nbytes));
-	}
-}
-
 static void make_call(struct caller *caller, struct call *call)
 {
 	struct nvs_engine *engine = caller->room->engine;
@@ -131,7 +119,11 @@ static void make_call(struct caller *caller, struct call *call)
 	for (uint64_t i = below(&caller->random, 4); i; i--)
 		sched_yield();
 	HOLDS(!nvs_tensor_wait(engine, call->batch, call->n, call->pin, -1, NULL));
-	check_batch(call);
+	for (size_t i = 0; i < call->n; i++) {
+		struct nvs_tensor *tensor = call->batch[i];
+
+		HOLDS(filled(nvs_tensor_data(tensor), tensor->nbytes, tensor->nbytes));
+	}
 	HOLDS(!nvs_tensor_release(engine, call->batch, call->n, call->pin, how, NULL));
 }
 
@@ -163,19 +155,6 @@ static void *make_calls(void *arg)
 
 /* ---- The promise ---- */
 
-/* Adds the call to what passed those that waited when it began and were served later. */
-static void count_passes(struct room *room, const struct call *call)
-{
-	for (unsigned i = 0; i < THREADS && call->pin; i++) {
-		unsigned nth = call->waited[i];
-		struct call *waited = nth ? &room->callers[i].calls[nth - 1] : NULL;
-
-		HOLDS(nth <= CALLS);
-		if (waited && waited->pin > call->pin)
-			waited->passed += call->nbytes;
-	}
-}
-
 static void check_calls(struct room *room, const struct caller *caller)
 {
 	history_log_more("%u:", caller->number);
@@ -198,9 +177,19 @@ static void check_calls(struct room *room, const struct caller *caller)
 
 static void check_room(struct room *room)
 {
-	for (unsigned i = 0; i < THREADS; i++)
-		for (unsigned k = 0; k < CALLS; k++)
-			count_passes(room, &room->callers[i].calls[k]);
+	for (unsigned i = 0; i < THREADS * CALLS; i++) {
+		const struct call *call = &room->callers[i / CALLS].calls[i % CALLS];
+
+		/* Those that waited when it began and were served later. */
+		for (unsigned k = 0; k < THREADS && call->pin; k++) {
+			unsigned nth = call->waited[k];
+			struct call *waited = nth ? &room->callers[k].calls[nth - 1] : NULL;
+
+			HOLDS(nth <= CALLS);
+			if (waited && waited->pin > call->pin)
+				waited->passed += call->nbytes;
+		}
+	}
 	for (unsigned i = 0; i < THREADS; i++)
 		check_calls(room, &room->callers[i]);
 	engine_lock(room->engine);
@@ -264,10 +253,11 @@ static struct nvs_tensor *add(struct room *room, const char *kind, size_t number
 	return tensor;
 }
 
-static void *begin_room(const char *directory, uint64_t seed)
+static void *begin_room(const struct history_model *model, const char *directory, uint64_t seed)
 {
 	struct room *room = calloc(1, sizeof(*room));
 
+	(void)model;
 	HOLDS(room);
 	room->error.size = sizeof(room->error);
 	room->random = seed;

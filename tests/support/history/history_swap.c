@@ -10,10 +10,6 @@
 #include "support/inject.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <sys/stat.h>
-
 #define TENSORS 20
 #define BATCH	6
 
@@ -150,34 +146,6 @@ static void landed(struct world *w, struct modelled *t, const struct nvs_tensor_
 	t->drive = t->value;
 }
 
-static void look_unused(struct world *w, struct modelled *t, const struct nvs_tensor_info *info)
-{
-	HOLDS(!t->leased && !t->changed);
-	if (info->state == NVS_EMPTY) {
-		HOLDS(t->value.none);
-		t->value = nothing;
-	} else {
-		HOLDS(t->value.newest);
-		t->value.none = false;
-	}
-	if (!info->dirty && info->state != NVS_WRITING)
-		t->drive = t->value;
-	(void)w;
-}
-
-/* A failed read ended the pins that waited for it. */
-static void look_pending(struct world *w, struct modelled *t, const struct nvs_tensor_info *info)
-{
-	HOLDS(info->pins <= t->uses);
-	HOLDS(info->pins == t->uses || w->drive.faulty || w->drive.stormy);
-	if (info->pins && info->state != NVS_READING)
-		t->uses = info->pins;
-	if (info->pins)
-		return;
-	t->uses = 0;
-	t->pending = false;
-}
-
 static void look_at(struct world *w, struct modelled *t)
 {
 	struct nvs_tensor_info info = info_of_tensor(w, t);
@@ -191,14 +159,23 @@ static void look_at(struct world *w, struct modelled *t)
 			return;
 		landed(w, t, &info);
 	}
-	if (t->pending)
-		look_pending(w, t, &info);
-	else
-		HOLDS(info.pins == t->uses);
-	if (!t->uses)
-		look_unused(w, t, &info);
-	else if (!t->pending)
-		HOLDS(info.state == NVS_RESIDENT || info.state == NVS_WRITING);
+	HOLDS(info.pins == t->uses ||
+	      (t->pending && info.pins < t->uses && (w->drive.faulty || w->drive.stormy)));
+	/* A failed read ended the pins that waited for it. */
+	if (t->pending && (!info.pins || info.state != NVS_READING))
+		t->uses = info.pins;
+	t->pending &= t->uses != 0;
+	if (t->uses) {
+		HOLDS(t->pending || info.state == NVS_RESIDENT || info.state == NVS_WRITING);
+		return;
+	}
+	HOLDS(!t->leased && !t->changed);
+	HOLDS(info.state == NVS_EMPTY ? t->value.none : t->value.newest > 0);
+	if (info.state == NVS_EMPTY)
+		t->value = nothing;
+	t->value.none = info.state == NVS_EMPTY;
+	if (!info.dirty && info.state != NVS_WRITING)
+		t->drive = t->value;
 }
 
 static void look(struct world *w)
@@ -212,70 +189,28 @@ static void look(struct world *w)
 
 typedef bool choice(const struct modelled *t);
 
-static bool registered(const struct modelled *t)
-{
-	return t->handle;
-}
+#define CHOICE(name, condition)                                                                    \
+	static bool name(const struct modelled *t)                                                 \
+	{                                                                                          \
+		return condition;                                                                  \
+	}
 
-static bool unused(const struct modelled *t)
-{
-	return t->handle && !t->uses && !t->external;
-}
-
-static bool not_leased(const struct modelled *t)
-{
-	return t->handle && !t->leased && !t->external;
-}
-
-static bool has_contents(const struct modelled *t)
-{
-	return t->handle && t->value.newest && !t->leased && !t->external;
-}
-
-static bool in_use(const struct modelled *t)
-{
-	return t->handle && t->uses && !t->pending;
-}
-
-static bool has_changes(const struct modelled *t)
-{
-	return in_use(t) && !t->leased;
-}
-
-static bool clean_in_use(const struct modelled *t)
-{
-	return in_use(t) && !t->changed;
-}
-
-static bool unwaited(const struct modelled *t)
-{
-	return t->handle && (t->pending || t->external);
-}
-
-static bool absent(const struct modelled *t)
-{
-	return !t->handle;
-}
-
-static bool empty(const struct modelled *t)
-{
-	return !t->value.newest && !t->leased && !t->external;
-}
-
-static bool maybe_empty(const struct modelled *t)
-{
-	return (t->value.none && !t->leased) || t->external;
-}
-
-static bool external(const struct modelled *t)
-{
-	return t->external;
-}
-
-static bool leased(const struct modelled *t)
-{
-	return t->leased;
-}
+CHOICE(whichever, t != NULL)
+CHOICE(absent, !t->handle)
+CHOICE(registered, t->handle)
+CHOICE(unused, t->handle && !t->uses && !t->external)
+CHOICE(not_leased, t->handle && !t->leased && !t->external)
+CHOICE(has_contents, t->handle && t->value.newest && !t->leased && !t->external)
+CHOICE(has_bytes, t->handle && t->nbytes)
+CHOICE(has_bytes_and_contents, has_contents(t) && t->nbytes)
+CHOICE(in_use, t->handle && t->uses && !t->pending)
+CHOICE(has_changes, in_use(t) && !t->leased)
+CHOICE(clean_in_use, in_use(t) && !t->changed)
+CHOICE(unwaited, t->handle && (t->pending || t->external))
+CHOICE(empty, !t->value.newest && !t->leased && !t->external)
+CHOICE(maybe_empty, (t->value.none && !t->leased) || t->external)
+CHOICE(external, t->external)
+CHOICE(leased, t->leased)
 
 static bool any(const struct world *w, choice *is)
 {
@@ -393,15 +328,13 @@ static void wait_for_all(struct world *w)
 
 /* ---- Calls that fail ---- */
 
-#define FILE_CALLS (INJECT_OPEN | INJECT_READ | INJECT_WRITE | INJECT_SYNC | INJECT_SPACE)
-
 /* One of the next calls on files will fail, or one for memory or a thread. Returns its errno. */
 static int call_fails(struct world *w, uint64_t among)
 {
 	bool file = below(&w->random, 2);
 
 	if (!w->real)
-		inject_fail(file ? FILE_CALLS : INJECT_MEMORY | INJECT_THREAD,
+		inject_fail(file ? INJECT_FILES : INJECT_MEMORY | INJECT_THREAD,
 			    1 + below(&w->random, among), 1, file ? EIO : ENOMEM);
 	return file ? EIO : ENOMEM;
 }
@@ -545,18 +478,6 @@ static void op_change(struct world *w)
 	}
 }
 
-static void release_one(struct world *w, struct modelled *t, enum nvs_how how)
-{
-	bool was_leased = t->leased;
-
-	t->leased = t->changed = false;
-	t->uses--;
-	if (how == NVS_DIRTY)
-		drive_may_have(w, t);
-	else if (was_leased)
-		t->value = t->drive;
-}
-
 static void release(struct world *w, enum nvs_how how)
 {
 	int rc;
@@ -568,8 +489,16 @@ static void release(struct world *w, enum nvs_how how)
 	rc = sole_release(w->engine, w->batch, w->n, how, &w->error);
 	log_result(w, rc);
 	HOLDS(!rc);
-	for (size_t k = 0; k < w->n; k++)
-		release_one(w, w->which[k], how);
+	for (size_t k = 0; k < w->n; k++) {
+		struct modelled *t = w->which[k];
+
+		t->uses--;
+		if (how == NVS_DIRTY)
+			drive_may_have(w, t);
+		else if (t->leased)
+			t->value = t->drive;
+		t->leased = t->changed = false;
+	}
 }
 
 static void op_release_clean(struct world *w)
@@ -622,17 +551,6 @@ static void op_prefetch(struct world *w)
 		HOLDS(rc <= (long)w->n && !any(w, empty));
 }
 
-/* Whether a call that needs unpinned tensors may return `rc`. */
-static void check_unused_call(struct world *w, int rc)
-{
-	if (any(w, in_use))
-		HOLDS(rc == -EBUSY);
-	else if (any(w, unwaited))
-		HOLDS(!rc || rc == -EBUSY);
-	else
-		HOLDS(!rc);
-}
-
 static void op_swap_out(struct world *w)
 {
 	bool fails;
@@ -645,7 +563,7 @@ static void op_swap_out(struct world *w)
 	rc = nvs_tensor_swap_out(w->engine, w->batch, w->n, &w->error);
 	(void)out_of_memory(fails, rc);
 	log_result(w, rc);
-	check_unused_call(w, rc);
+	HOLDS(any(w, in_use) ? rc == -EBUSY : !rc || (rc == -EBUSY && any(w, unwaited)));
 }
 
 /* For calls that also need tensors without a transfer in flight. */
@@ -693,25 +611,6 @@ static void op_swap_out_from(struct world *w)
 	w->unreported |= !rc && (w->drive.faulty || w->drive.stormy);
 }
 
-static bool has_bytes(const struct modelled *t)
-{
-	return registered(t) && t->nbytes;
-}
-
-static bool has_bytes_and_contents(const struct modelled *t)
-{
-	return has_contents(t) && t->nbytes;
-}
-
-static int swap_in_to(struct world *w)
-{
-	void *data[BATCH];
-
-	for (size_t k = 0; k < w->n; k++)
-		data[k] = w->which[k]->memory;
-	return nvs_tensor_swap_in_to(w->engine, w->batch, data, w->n, &w->error);
-}
-
 /*
  * In two ranges that meet at a random place; in one if the drive may change bytes silently, since
  * only a range of all bytes is verified.
@@ -735,13 +634,17 @@ static int read_ranges(struct world *w)
 static void read_externally(struct world *w, bool ranges)
 {
 	bool may_fly = any_flying(w), fails, without;
+	void *data[BATCH];
 	int rc;
 
 	for (size_t k = 0; k < w->n; k++)
 		fill(w->which[k]->memory, w->which[k]->nbytes, 54321);
 	log_call(w, ranges ? "read" : "swap_in_to");
 	fails = memory_fails(w);
-	rc = ranges ? read_ranges(w) : swap_in_to(w);
+	for (size_t k = 0; k < w->n; k++)
+		data[k] = w->which[k]->memory;
+	rc = ranges ? read_ranges(w)
+		    : nvs_tensor_swap_in_to(w->engine, w->batch, data, w->n, &w->error);
 	without = out_of_memory(fails, rc);
 	log_result(w, rc);
 	if (rc)
@@ -870,12 +773,6 @@ static void add(struct world *w)
 		t->value = t->drive = t->stored;
 		t->stored = nothing;
 	}
-}
-
-static bool whichever(const struct modelled *t)
-{
-	(void)t;
-	return true;
 }
 
 static void op_register(struct world *w)
@@ -1224,18 +1121,7 @@ static void op_go(struct world *w)
 
 static void op_storm(struct world *w)
 {
-	/* EAGAIN and EINTR are retried by the library, up to a bound. */
-	static const int errors[] = {EIO, EIO, EIO, EIO, ENOSPC, ENOSPC, EAGAIN, EINTR};
-	bool writes = below(&w->random, 2);
-
-	if (!w->drive.faulty)
-		return;
-	if (below(&w->random, 2)) {
-		history_log("no more faults\n");
-		history_drive_calm(&w->drive);
-		return;
-	}
-	history_drive_storm(&w->drive, writes, errors[below(&w->random, LENGTH(errors))]);
+	history_drive_change(&w->drive, &w->random);
 }
 
 static void op_stats(struct world *w)
@@ -1321,63 +1207,56 @@ static void op_repair(struct world *w)
 	history_drive_calm(&w->drive);
 }
 
-static void (*const operations[])(struct world *w) = {
-	op_lease,
-	op_lease,
-	op_lease,
-	op_swap_in,
-	op_swap_in,
-	op_swap_in,
-	op_swap_in,
-	op_wait,
-	op_wait,
-	op_wait,
-	op_wait,
-	op_change,
-	op_release_clean,
-	op_release_clean,
-	op_release_dirty,
-	op_release_dirty,
-	op_release_dirty,
-	op_prefetch,
-	op_prefetch,
-	op_swap_out,
-	op_swap_out,
-	op_swap_out_from,
-	op_swap_in_to,
-	op_read,
-	op_write,
-	op_register,
-	op_register,
-	op_forget,
-	op_rename,
-	op_commit,
-	op_commit_failing,
-	op_register_failing,
-	op_reopen,
-	op_step,
-	op_hold,
-	op_complete,
-	op_complete,
-	op_go,
-	op_storm,
-	op_stats,
-	op_repair,
-	op_find,
-	op_release_too_soon,
-	op_register_too_large,
-};
+/* The calls, and how often each is made. */
+static const struct {
+	void (*call)(struct world *w);
+	uint64_t weight;
+} operations[] = {{op_lease, 3},
+		  {op_swap_in, 4},
+		  {op_wait, 4},
+		  {op_change, 1},
+		  {op_release_clean, 2},
+		  {op_release_dirty, 3},
+		  {op_prefetch, 2},
+		  {op_swap_out, 2},
+		  {op_swap_out_from, 1},
+		  {op_swap_in_to, 1},
+		  {op_read, 1},
+		  {op_write, 1},
+		  {op_register, 2},
+		  {op_forget, 1},
+		  {op_rename, 1},
+		  {op_commit, 1},
+		  {op_commit_failing, 1},
+		  {op_register_failing, 1},
+		  {op_reopen, 1},
+		  {op_step, 1},
+		  {op_hold, 1},
+		  {op_complete, 2},
+		  {op_go, 1},
+		  {op_storm, 1},
+		  {op_stats, 1},
+		  {op_repair, 1},
+		  {op_find, 1},
+		  {op_release_too_soon, 1},
+		  {op_register_too_large, 1}};
+#define WEIGHTS 44
 
 static void operation(void *world, uint64_t seed)
 {
 	struct world *w = world;
-
 	uint64_t before = history_counts()->operations;
 
 	w->random = seed;
 	/* Not every operation is possible in every state. */
-	for (int i = 0; i < 8 && history_counts()->operations == before; i++)
-		operations[below(&w->random, LENGTH(operations))](w);
+	for (int i = 0; i < 8 && history_counts()->operations == before; i++) {
+		uint64_t left = below(&w->random, WEIGHTS);
+		size_t k = 0;
+
+		while (left >= operations[k].weight)
+			left -= operations[k++].weight;
+		operations[k].call(w);
+	}
 	look(w);
 }
 
@@ -1436,21 +1315,10 @@ static void set_paths(struct world *w, const char *directory)
 		free(paths[--n]);
 }
 
-static void set_budgets(struct world *w)
-{
-	static const uint64_t numels[] = {0, 10000, 100000, UINT64_MAX};
-	struct nvs_config *config = &w->config;
-
-	config->offload[NVS_OFFLOAD_PARAM].max_in_cpu = one_of(w, numels, LENGTH(numels));
-	config->prefetch_bucket_size = one_of(w, numels, LENGTH(numels));
-	config->max_live_parameters = one_of(w, numels + 2, 2);
-	config->max_reuse_distance = one_of(w, numels, LENGTH(numels));
-	config->param_persistence_threshold = one_of(w, numels, 2);
-}
-
 static void configure(struct world *w, const char *directory, uint64_t seed)
 {
 	static const uint64_t blocks[] = {4096, 8192, 16384, 65536};
+	static const uint64_t numels[] = {0, 10000, 100000, UINT64_MAX};
 	struct nvs_config *config = &w->config;
 
 	config_init(config);
@@ -1467,7 +1335,11 @@ static void configure(struct world *w, const char *directory, uint64_t seed)
 	config->stripe_size = 4096 * below(&w->random, 5);
 	/* Each history of a process has its own stores. */
 	config->rank = (uint32_t)(seed % 1000000);
-	set_budgets(w);
+	config->offload[NVS_OFFLOAD_PARAM].max_in_cpu = one_of(w, numels, LENGTH(numels));
+	config->prefetch_bucket_size = one_of(w, numels, LENGTH(numels));
+	config->max_live_parameters = one_of(w, numels + 2, 2);
+	config->max_reuse_distance = one_of(w, numels, LENGTH(numels));
+	config->param_persistence_threshold = one_of(w, numels, 2);
 	set_paths(w, directory);
 }
 
@@ -1489,12 +1361,13 @@ static void choose_engine(struct world *w)
 						   : "host memory");
 }
 
-static void *begin(const char *directory, uint64_t seed, bool real)
+static void *begin(const struct history_model *model, const char *directory, uint64_t seed)
 {
 	struct world *w = calloc(1, sizeof(*w));
 
 	HOLDS(w);
-	w->real = real;
+	w->real = model->real;
+	w->mistaken = model == &history_swap_mistaken;
 	w->error.size = sizeof(w->error);
 	w->random = seed;
 	make_tensors(w);
@@ -1504,11 +1377,11 @@ static void *begin(const char *directory, uint64_t seed, bool real)
 		    w->config.offload[NVS_OFFLOAD_PARAM].npaths, w->config.aio.block_size,
 		    w->config.aio.queue_depth, w->config.verify ? ", verified" : "",
 		    w->config.keep ? ", kept" : "");
-	if (real)
+	if (w->real)
 		choose_engine(w);
-	history_drive_open(&w->drive, next_random(&w->random), w->config.verify && !real,
+	history_drive_open(&w->drive, next_random(&w->random), w->config.verify && !w->real,
 			   !w->config.keep);
-	if (real) {
+	if (w->real) {
 		w->drive.faulty = false;
 		history_drive_mend(&w->drive);
 	}
@@ -1518,24 +1391,6 @@ static void *begin(const char *directory, uint64_t seed, bool real)
 			w->which[w->n] = &w->t[i + w->n];
 		add(w);
 	}
-	return w;
-}
-
-static void *begin_world(const char *directory, uint64_t seed)
-{
-	return begin(directory, seed, false);
-}
-
-static void *begin_real(const char *directory, uint64_t seed)
-{
-	return begin(directory, seed, true);
-}
-
-static void *begin_mistaken(const char *directory, uint64_t seed)
-{
-	struct world *w = begin_world(directory, seed);
-
-	w->mistaken = true;
 	return w;
 }
 
@@ -1552,8 +1407,7 @@ static void end_world(void *world)
 	free(w);
 }
 
-const struct history_model history_swap = {"swap", begin_world, operation, end_world, false};
-const struct history_model history_swap_real = {"swap-real", begin_real, operation, end_world,
-						true};
-const struct history_model history_swap_mistaken = {"swap-mistaken", begin_mistaken, operation,
-						    end_world, false};
+const struct history_model history_swap = {"swap", begin, operation, end_world, false};
+const struct history_model history_swap_real = {"swap-real", begin, operation, end_world, true};
+const struct history_model history_swap_mistaken = {"swap-mistaken", begin, operation, end_world,
+						    false};

@@ -81,18 +81,6 @@ static uint64_t service_ns(struct sim *sim, const struct sim_flight *flight)
 	return ns;
 }
 
-static void serve(struct sim *sim, struct sim_flight *flight)
-{
-	uint64_t ns;
-
-	sim->in_service++;
-	flight->served = true;
-	ns = sim->crashed ? 0 : service_ns(sim, flight);
-	flight->due_ns = sim->counts.now_ns + ns;
-	if (!sim->crashed && flight->faulty && flight->fault.fault == SIM_LATE)
-		flight->due_ns += flight->fault.delay_ns;
-}
-
 static void serve_waiting(struct sim *sim)
 {
 	struct sim_flight *flight;
@@ -100,8 +88,13 @@ static void serve_waiting(struct sim *sim)
 	for (flight = TAILQ_FIRST(&sim->flights); flight; flight = TAILQ_NEXT(flight, link)) {
 		if (sim->drive.parallel && sim->in_service >= sim->drive.parallel)
 			return;
-		if (!flight->served)
-			serve(sim, flight);
+		if (flight->served)
+			continue;
+		sim->in_service++;
+		flight->served = true;
+		flight->due_ns = sim->counts.now_ns + (sim->crashed ? 0 : service_ns(sim, flight));
+		if (!sim->crashed && flight->faulty && flight->fault.fault == SIM_LATE)
+			flight->due_ns += flight->fault.delay_ns;
 	}
 }
 
@@ -235,13 +228,6 @@ static void pass_time(struct sim *sim)
 
 /* ---- The engine ---- */
 
-static void queue_free(struct sim_queue *queue)
-{
-	free(queue->flights);
-	free(queue->done);
-	free(queue);
-}
-
 static struct sim_queue *queue_new(const struct engine_options *options)
 {
 	struct sim_queue *queue = calloc(1, sizeof(*queue));
@@ -303,22 +289,19 @@ static unsigned file_number(const struct sim_queue *queue, const struct io *io)
 	return slot;
 }
 
-/* An I/O's random number, from its direction, place and the number of earlier I/Os there. */
-static uint64_t chance_of(struct sim *sim, const struct sim_queue *queue, const struct io *io)
-{
-	uint64_t place = sim_mix(io->offset, 2 * file_number(queue, io) + io->write);
-
-	return sim_mix(sim_mix(sim->drive.seed, place), sim->touched[place % SIM_PLACES]++);
-}
-
 static void take(struct sim_queue *queue, struct io *io)
 {
 	struct sim *sim = queue->sim;
 	struct sim_flight *flight = &queue->flights[io->index];
 
+	uint64_t place;
+
 	check_io(queue, io);
 	*flight = (struct sim_flight){.queue = queue, .io = io};
-	flight->chance = chance_of(sim, queue, io);
+	/* Its random number is of its direction, place and the number of earlier I/Os there. */
+	place = sim_mix(io->offset, 2 * file_number(queue, io) + io->write);
+	flight->chance = sim_mix(sim_mix(sim->drive.seed, place),
+				 sim->touched[place % SIM_PLACES]++);
 	sim_decide(sim, flight);
 	TAILQ_INSERT_TAIL(&sim->flights, flight, link);
 	queue->outstanding++;
@@ -446,7 +429,9 @@ static void queue_close(void *arg)
 		unset_file(queue, i);
 	LIST_REMOVE(queue, link);
 	pthread_mutex_unlock(&sim->lock);
-	queue_free(queue);
+	free(queue->flights);
+	free(queue->done);
+	free(queue);
 	inject_resume();
 }
 

@@ -143,7 +143,7 @@ void sim_note_write(struct sim *sim, struct sim_file *file, int fd, const void *
 /* Around a change of a name: the observer's functions. */
 void sim_before_name(void *arg, struct inject_name *name);
 void sim_after_name(void *arg, struct inject_name *name, bool done);
-/* The changes of names in the directory are durable. */
+/* The changes of names in the directory, or in all if dev is 0, can't be lost any more. */
 void sim_names_synced(struct sim *sim, dev_t dev, ino_t ino);
 /* Takes back the changes of names that the power failure loses, and forgets all. */
 void sim_names_crashed(struct sim *sim, enum sim_crash how, uint64_t chance);

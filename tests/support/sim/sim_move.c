@@ -5,11 +5,7 @@
  */
 #include "support/sim/sim_internal.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 /* ---- Files ---- */
 
@@ -81,11 +77,6 @@ static struct sim_file *file_behind(struct sim *sim, const struct sim_flight *fl
 
 /* ---- Choosing the fault ---- */
 
-static bool of_writes_alone(enum sim_fault fault)
-{
-	return fault == SIM_TORN || fault == SIM_LOST || fault == SIM_MISPLACED;
-}
-
 static bool matches(struct sim *sim, const struct sim_rule *rule, const struct sim_flight *flight)
 {
 	const struct io *io = flight->io;
@@ -93,7 +84,8 @@ static bool matches(struct sim *sim, const struct sim_rule *rule, const struct s
 
 	if (io->write ? !both && !rule->writes : !both && !rule->reads)
 		return false;
-	if (!io->write && of_writes_alone(rule->fault))
+	if (!io->write &&
+	    (rule->fault == SIM_TORN || rule->fault == SIM_LOST || rule->fault == SIM_MISPLACED))
 		return false;
 	if (rule->fault == SIM_SHORT && io->nbytes <= file_behind(sim, flight)->unit)
 		return false;

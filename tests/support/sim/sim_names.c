@@ -6,11 +6,7 @@
  */
 #include "support/sim/sim_internal.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <sys/sendfile.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* ---- Directories ---- */
 
@@ -157,8 +153,7 @@ void sim_after_name(void *arg, struct inject_name *name, bool done)
 	inject_resume();
 }
 
-/* Of all directories, if dev is 0. */
-static void forget(struct sim *sim, dev_t dev, ino_t ino)
+void sim_names_synced(struct sim *sim, dev_t dev, ino_t ino)
 {
 	struct sim_name *one, *next;
 
@@ -169,11 +164,6 @@ static void forget(struct sim *sim, dev_t dev, ino_t ino)
 		TAILQ_REMOVE(&sim->names, one, link);
 		name_done(one);
 	}
-}
-
-void sim_names_synced(struct sim *sim, dev_t dev, ino_t ino)
-{
-	forget(sim, dev, ino);
 }
 
 /* ---- The names after the failure ---- */
@@ -198,14 +188,6 @@ static void choose(struct sim *sim, enum sim_crash how, uint64_t chance)
 		     before = TAILQ_NEXT(before, link))
 			one->lost |= before->lost && touch_one_name(before, one);
 	}
-}
-
-static void remove_named(int from, const char *name)
-{
-	char path[NAME_MAX + 64];
-
-	snprintf(path, sizeof(path), "/proc/self/fd/%d/%s", from, name);
-	MUST(!remove_tree(path));
 }
 
 /* Unless the directory is gone, too. */
@@ -237,8 +219,12 @@ static void bring_back_directory(const struct sim_name *one)
 
 static void take_back(const struct sim_name *one)
 {
-	if (one->change == INJECT_MAKES)
-		remove_named(one->in->fd, one->name);
+	char path[NAME_MAX + 64];
+
+	if (one->change == INJECT_MAKES) {
+		snprintf(path, sizeof(path), "/proc/self/fd/%d/%s", one->in->fd, one->name);
+		MUST(!remove_tree(path));
+	}
 	if (one->change == INJECT_REMOVES && one->removed)
 		bring_back_directory(one);
 	if (one->change == INJECT_REMOVES && one->fd >= 0)
@@ -258,5 +244,5 @@ void sim_names_crashed(struct sim *sim, enum sim_crash how, uint64_t chance)
 	for (one = TAILQ_LAST(&sim->names, sim_names); one; one = TAILQ_PREV(one, sim_names, link))
 		if (one->lost)
 			take_back(one);
-	forget(sim, 0, 0);
+	sim_names_synced(sim, 0, 0);
 }

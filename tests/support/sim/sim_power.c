@@ -6,10 +6,6 @@
  */
 #include "support/sim/sim_internal.h"
 
-#include <errno.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 static void forget(struct sim *sim, const struct sim_file *file)
 {
 	STAILQ_HEAD(, sim_write) kept = STAILQ_HEAD_INITIALIZER(kept);

@@ -1,30 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The simulated drive: each fault, each setting, the clock, and the same behaviour for the same
- * seed.
+ * The simulated drive: each fault, each setting and the clock. That a seed decides all of it is shown by
+ * test_histories, and that the nth I/O fails by test_every_io_fails.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <xxhash.h>
 
 #include "aio/aio.h"
 #include "config/config.h"
 #include "support/sim/sim_drive.h"
 #include "support/submit.h"
-#include "support/support.h"
-#include "support/tests.h"
 #include "swap/swap.h"
 #include "swap/swap_fixture.h"
 
 #define BLOCK	   (64 * KIB)
 #define FILE_BYTES (2 * MIB)
 #define SECTOR	   512u
+#define SECTORS	   (BLOCK / SECTOR)
 
 struct rig {
 	struct sim *sim;
@@ -156,34 +146,44 @@ static struct sim_counts counts_of(void)
 
 /* ---- Faults ---- */
 
-TEST(an_error_is_returned_and_moves_nothing)
+/* The number of the block's sectors that hold the written contents, or, at `data`, others. */
+static unsigned sectors_with(const char *data, uint64_t offset)
 {
-	static const int errors[] = {EIO, ENOSPC, ENODEV};
-	static const char zeros[BLOCK];
+	unsigned n = 0;
 
-	for (size_t i = 0; i < COUNT(errors); i++) {
-		rig_open(&(struct sim_drive){0});
-		FAULT(rig, .fault = SIM_ERROR, .error = errors[i], .writes = true, .from = BLOCK,
-		      .to = 2 * BLOCK);
-		assert_int_equal(write_all(), -errors[i]);
-		look(rig->back, BLOCK, BLOCK);
-		assert_memory_equal(rig->back, zeros, BLOCK);
-		assert_int_equal(move(NVS_READ, BLOCK, BLOCK), 0);
-		sim_no_faults(rig->sim);
-		assert_int_equal(write_all(), 0);
-		rig_close();
-	}
+	look(rig->back, BLOCK, offset);
+	for (uint64_t i = 0; i < BLOCK; i += SECTOR)
+		n += !memcmp(rig->back + i, data + i, SECTOR);
+	return n;
 }
 
-TEST(only_the_nth_matching_io_fails)
+TEST(a_write_with_a_fault_leaves_the_sectors_of_the_fault)
 {
-	rig_open(&(struct sim_drive){0});
-	FAULT(rig, .fault = SIM_ERROR, .error = EIO, .writes = true, .first = 3, .times = 2);
-	for (unsigned i = 1; i <= 6; i++) {
-		assert_int_equal(move(NVS_WRITE, i * BLOCK, BLOCK), i == 3 || i == 4 ? -EIO : 0);
-		assert_int_equal(move(NVS_READ, i * BLOCK, BLOCK), 0);
+	static const struct {
+		struct sim_rule rule;
+		unsigned least, most; /* sectors written */
+	} cases[] = {{{.fault = SIM_ERROR, .error = EIO, .writes = true}, 0, 0},
+		     {{.fault = SIM_ERROR, .error = ENOSPC, .writes = true}, 0, 0},
+		     {{.fault = SIM_ERROR, .error = ENODEV, .from = BLOCK, .to = 2 * BLOCK}, 0, 0},
+		     {{.fault = SIM_LOST}, 0, 0},
+		     {{.fault = SIM_TORN}, 1, SECTORS - 1}};
+	static const char zeros[BLOCK];
+
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		unsigned n;
+
+		rig_open(&(struct sim_drive){.seed = random_seed(__func__)});
+		sim_fault(rig->sim, &cases[i].rule);
+		assert_int_equal(move(NVS_WRITE, BLOCK, BLOCK), -cases[i].rule.error);
+		n = sectors_with(rig->data + BLOCK, BLOCK);
+		assert_in_range(n, cases[i].least, cases[i].most);
+		assert_int_equal(n + sectors_with(zeros, BLOCK), SECTORS);
+		assert_int_equal(counts_of().faults, 1);
+		sim_no_faults(rig->sim);
+		assert_int_equal(write_all(), 0);
+		assert_int_equal(sectors_with(rig->data + BLOCK, BLOCK), SECTORS);
+		rig_close();
 	}
-	assert_int_equal(counts_of().faults, 2);
 }
 
 TEST(a_short_io_moves_as_much_as_it_reports)
@@ -200,44 +200,6 @@ TEST(a_short_io_moves_as_much_as_it_reports)
 	assert_in_range(n, SECTOR, BLOCK - SECTOR + 8);
 	assert_int_equal(counts_of().bytes[1] % SECTOR, 0);
 	assert_in_range(n - counts_of().bytes[1], 0, 8);
-}
-
-/* The number of the block's sectors that hold the written contents. */
-static unsigned written_sectors(uint64_t offset)
-{
-	unsigned n = 0;
-
-	look(rig->back, BLOCK, offset);
-	for (uint64_t i = 0; i < BLOCK; i += SECTOR)
-		n += !memcmp(rig->back + i, rig->data + offset + i, SECTOR);
-	return n;
-}
-
-TEST(a_torn_write_leaves_some_of_its_sectors)
-{
-	static const char zeros[SECTOR];
-	unsigned n;
-
-	rig_open(&(struct sim_drive){.seed = random_seed(__func__)});
-	FAULT(rig, .fault = SIM_TORN);
-	assert_int_equal(move(NVS_WRITE, BLOCK, BLOCK), 0);
-	n = written_sectors(BLOCK);
-	assert_in_range(n, 1, BLOCK / SECTOR - 1);
-	for (uint64_t i = 0; i < BLOCK; i += SECTOR)
-		n += !memcmp(rig->back + i, zeros, SECTOR);
-	assert_int_equal(n, BLOCK / SECTOR);
-}
-
-TEST(a_lost_write_changes_nothing)
-{
-	static const char zeros[BLOCK];
-
-	rig_open(&(struct sim_drive){0});
-	FAULT(rig, .fault = SIM_LOST);
-	assert_int_equal(move(NVS_WRITE, BLOCK, BLOCK), 0);
-	assert_int_equal(move(NVS_READ, BLOCK, BLOCK), 0);
-	assert_memory_equal(rig->back + BLOCK, zeros, BLOCK);
-	assert_int_equal(counts_of().faults, 1);
 }
 
 TEST(a_misplaced_write_goes_to_other_sectors)
@@ -309,13 +271,11 @@ TEST(a_late_io_completes_after_later_ones)
 
 /* ---- Power failures ---- */
 
-#define SECTORS (BLOCK / SECTOR)
-
 /* The number of the block's sectors that hold the contents of that seed, read from the file. */
 static unsigned sectors_of(uint64_t seed, unsigned block)
 {
 	fill(rig->data, FILE_BYTES, seed);
-	return written_sectors(block * BLOCK);
+	return sectors_with(rig->data + block * BLOCK, block * BLOCK);
 }
 
 /*
@@ -368,31 +328,44 @@ TEST(a_power_failure_keeps_synced_writes_and_the_chosen_part_of_others)
 	}
 }
 
-TEST(a_drive_that_lies_loses_what_was_synced)
-{
-	lose_power(&(struct sim_drive){.lies = true}, SIM_LOSE);
-	for (unsigned block = 0; block <= 2; block++) {
-		assert_int_equal(sectors_of(1, block), 0);
-		assert_int_equal(sectors_of(2, block), 0);
-	}
-}
-
 /* ---- Names ---- */
 
-static void make_file(int from, const char *name, const char *text)
-{
-	int fd = openat(from, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+/* A drive, and a directory of it. */
+static struct sim *sim;
+static const char *path;
+static int root;
 
-	assert_true(fd >= 0 && pwrite(fd, text, strlen(text), 0) == (ssize_t)strlen(text));
+static void open_names(uint64_t seed)
+{
+	const char *memory = memory_directory();
+
+	sim = sim_open(&(struct sim_drive){.seed = seed});
+	path = memory ? memory : temp_directory();
+	root = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	assert_true(root >= 0);
+}
+
+static void close_names(void)
+{
+	close(root);
+	sim_close(sim);
+}
+
+/* A file that has its name as its text. */
+static void make_file(const char *name)
+{
+	int fd = openat(root, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+
+	assert_true(fd >= 0 && pwrite(fd, name, strlen(name), 0) == (ssize_t)strlen(name));
 	assert_false(fsync(fd));
 	close(fd);
 }
 
 /* The file's text, or "" if there is none. */
-static const char *text_of(int from, const char *name)
+static const char *text_of(const char *name)
 {
 	static char text[16];
-	int fd = openat(from, name, O_RDONLY | O_CLOEXEC);
+	int fd = openat(root, name, O_RDONLY | O_CLOEXEC);
 	ssize_t n = fd >= 0 ? pread(fd, text, sizeof(text) - 1, 0) : 0;
 
 	assert_true(n >= 0);
@@ -402,104 +375,85 @@ static const char *text_of(int from, const char *name)
 	return text;
 }
 
-static int new_directory(const char **path)
+static bool exists(const char *name)
 {
-	const char *memory = memory_directory();
-	int fd;
-
-	*path = memory ? memory : temp_directory();
-	fd = open(*path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	assert_true(fd >= 0);
-	return fd;
+	return !faccessat(root, name, F_OK, 0);
 }
 
-/* A change of each kind; all of them are in `path`, except for d/inner. */
-static void change_names(struct sim *sim, int root, const char *path, bool sync)
+/* A change of each kind; all of them are in the directory, except for d/inner. */
+static void change_names(void)
 {
 	char from[512], to[512];
 
-	make_file(root, "kept", "kept");
-	make_file(root, "gone", "gone");
-	make_file(root, "over", "over");
+	make_file("kept");
+	make_file("gone");
+	make_file("over");
 	assert_false(mkdirat(root, "old", 0700));
 	sim_remember(sim, 0);
-	make_file(root, "new", "new");
+	make_file("new");
 	assert_false(mkdirat(root, "d", 0700));
-	make_file(root, "d/inner", "inner");
+	make_file("d/inner");
 	assert_false(unlinkat(root, "gone", 0));
 	assert_false(unlinkat(root, "old", AT_REMOVEDIR));
 	snprintf(from, sizeof(from), "%s/kept", path);
 	snprintf(to, sizeof(to), "%s/over", path);
 	assert_false(rename(from, to));
-	if (sync)
-		assert_false(fsync(root));
 }
 
 TEST(a_power_failure_takes_back_names_without_a_sync_of_their_directory)
 {
-	static const enum sim_crash ways[] = {SIM_KEEP, SIM_LOSE};
+	for (int i = 0; i < 4; i++) {
+		bool sync = i % 2, keep = i / 2, done = keep || sync;
 
-	for (size_t i = 0; i < 2 * COUNT(ways); i++) {
-		struct sim *sim = sim_open(&(struct sim_drive){0});
-		bool kept = ways[i / 2] == SIM_KEEP, sync = i % 2;
-		const char *path;
-		int root = new_directory(&path);
-
-		change_names(sim, root, path, sync);
-		sim_crashed(sim, ways[i / 2]);
-		assert_string_equal(text_of(root, "new"), kept || sync ? "new" : "");
-		assert_string_equal(text_of(root, "gone"), kept || sync ? "" : "gone");
-		assert_string_equal(text_of(root, "kept"), kept || sync ? "" : "kept");
-		assert_string_equal(text_of(root, "over"), kept || sync ? "kept" : "over");
-		assert_int_equal(faccessat(root, "old", F_OK, 0), kept || sync ? -1 : 0);
-		assert_int_equal(faccessat(root, "d", F_OK, 0), kept || sync ? 0 : -1);
+		open_names(0);
+		change_names();
+		if (sync)
+			assert_false(fsync(root));
+		sim_crashed(sim, keep ? SIM_KEEP : SIM_LOSE);
+		assert_string_equal(text_of("new"), done ? "new" : "");
+		assert_string_equal(text_of("gone"), done ? "" : "gone");
+		assert_string_equal(text_of("kept"), done ? "" : "kept");
+		assert_string_equal(text_of("over"), done ? "kept" : "over");
+		assert_int_equal(exists("old"), !done);
+		assert_int_equal(exists("d"), done);
 		/* The sync of a directory says nothing of the names below. */
-		assert_string_equal(text_of(root, "d/inner"), kept ? "inner" : "");
-		close(root);
-		sim_close(sim);
+		assert_string_equal(text_of("d/inner"), keep ? "d/inner" : "");
+		close_names();
 	}
 }
 
 /* A directory that is lost takes along what was durable in it. */
 TEST(a_lost_directory_is_lost_with_its_durable_files)
 {
-	struct sim *sim = sim_open(&(struct sim_drive){0});
-	const char *path;
-	int root = new_directory(&path), inner;
+	int inner;
 
+	open_names(0);
 	sim_remember(sim, 0);
 	assert_false(mkdirat(root, "d", 0700));
-	make_file(root, "d/inner", "inner");
+	make_file("d/inner");
 	inner = openat(root, "d", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	assert_true(inner >= 0 && !fsync(inner));
 	close(inner);
 	sim_crashed(sim, SIM_LOSE);
-	assert_int_equal(faccessat(root, "d", F_OK, 0), -1);
-	close(root);
-	sim_close(sim);
+	assert_false(exists("d"));
+	close_names();
 }
 
 /* A bit for each of 16 new files: whether it is there after the failure. */
 static unsigned names_left(uint64_t seed)
 {
-	struct sim *sim = sim_open(&(struct sim_drive){.seed = seed});
+	static const char names[16][2] = {"a", "b", "c", "d", "e", "f", "g", "h",
+					  "i", "j", "k", "l", "m", "n", "o", "p"};
 	unsigned left = 0;
-	const char *path;
-	int root = new_directory(&path);
-	char name[8];
 
+	open_names(seed);
 	sim_remember(sim, 0);
-	for (unsigned i = 0; i < 16; i++) {
-		snprintf(name, sizeof(name), "f%u", i);
-		make_file(root, name, "x");
-	}
+	for (unsigned i = 0; i < 16; i++)
+		make_file(names[i]);
 	sim_crashed(sim, SIM_ANY);
-	for (unsigned i = 0; i < 16; i++) {
-		snprintf(name, sizeof(name), "f%u", i);
-		left |= (unsigned)!faccessat(root, name, F_OK, 0) << i;
-	}
-	close(root);
-	sim_close(sim);
+	for (unsigned i = 0; i < 16; i++)
+		left |= (unsigned)exists(names[i]) << i;
+	close_names();
 	return left;
 }
 
@@ -513,11 +467,8 @@ TEST(the_seed_decides_which_names_are_lost)
 /* The files must stay as the failure left them. */
 TEST(no_name_changes_after_the_power_has_failed)
 {
-	struct sim *sim = sim_open(&(struct sim_drive){0});
-	const char *path;
-	int root = new_directory(&path);
-
-	make_file(root, "kept", "kept");
+	open_names(0);
+	make_file("kept");
 	sim_remember(sim, 2);
 	assert_false(mkdirat(root, "first", 0700));
 	assert_false(sim_has_crashed(sim));
@@ -527,11 +478,10 @@ TEST(no_name_changes_after_the_power_has_failed)
 	assert_int_equal(errno, EIO);
 	assert_int_equal(unlinkat(root, "kept", 0), -1);
 	assert_int_equal(openat(root, "new", O_RDWR | O_CREAT | O_CLOEXEC, 0600), -1);
-	assert_string_equal(text_of(root, "kept"), "kept");
+	assert_string_equal(text_of("kept"), "kept");
 	sim_crashed(sim, SIM_KEEP);
-	assert_int_equal(faccessat(root, "second", F_OK, 0), 0);
-	close(root);
-	sim_close(sim);
+	assert_true(exists("second"));
+	close_names();
 }
 
 /* ---- The clock ---- */
@@ -649,122 +599,63 @@ TEST(the_clock_waits_for_workers_with_something_to_do)
 	nvs_aio_close(first);
 }
 
-/* ---- Reproducibility ---- */
-
-/* Returns one number that combines the outcome of many transfers with every kind of fault. */
-static uint64_t history(uint64_t seed, uint32_t workers)
-{
-	const struct sim_drive drive = {.seed = seed, .latency_ns = 1000, .jitter_ns = 5000};
-	struct transfer transfers[FILE_BYTES / BLOCK], *all[COUNT(transfers)];
-	uint64_t sum = 0;
-
-	rig_open_as(&drive, 8, workers);
-	for (int fault = SIM_ERROR; fault <= SIM_FLIP; fault++)
-		FAULT(rig, .fault = (enum sim_fault)fault, .error = EIO, .delay_ns = 7000,
-		      .ppm = 100000);
-	for (int round = 0; round < 4; round++) {
-		for (unsigned i = 0; i < COUNT(transfers); i++) {
-			transfers[i] = transfer_of(round % 2 ? NVS_READ : NVS_WRITE, i * BLOCK,
-						   BLOCK / (1 + (unsigned)round / 2));
-			all[i] = &transfers[i];
-		}
-		DO(submit_all(rig->aio, all, COUNT(all), &rig->error));
-		for (unsigned i = 0; i < COUNT(transfers); i++)
-			sum = sum * 31 + (uint64_t)finish(&transfers[i]);
-	}
-	sum = sum * 31 + counts_of().faults;
-	/*
-	 * The last of two misplaced writes to one place wins. One worker that gets a round's
-	 * transfers by one call takes them in one order; several race.
-	 */
-	if (workers == 1) {
-		look(rig->back, FILE_BYTES, 0);
-		sum ^= XXH3_64bits(rig->back, FILE_BYTES);
-	}
-	rig_close();
-	return sum;
-}
-
-TEST(a_seed_gives_the_same_faults_again)
-{
-	uint64_t seed = random_seed(__func__);
-
-	for (uint32_t workers = 1; workers <= 3; workers += 2) {
-		uint64_t first = history(seed, workers);
-
-		assert_true(first == history(seed, workers));
-		assert_true(first != history(seed + 1, workers));
-	}
-}
-
 /* ---- The layers above ---- */
 
-static struct nvs_engine *open_engine(struct fixture *fixture, struct sim *sim)
-{
-	INIT(fixture, .verify = true, .pool_bytes = MIB, .max_in_cpu = NONE_STAYS);
-	OK(fixture, engine_open_with(&fixture->engine, &fixture->config, NVS_OFFLOAD_PARAM,
-				     &engine_sim, sim, &fixture->error));
-	return fixture->engine;
-}
+static struct fixture fixture, *const f = &fixture;
 
-static struct sim *open_sim(uint64_t seed)
+static void open_engine(uint64_t seed)
 {
-	struct sim *sim = sim_open(&(struct sim_drive){
+	INIT(f, .verify = true, .pool_bytes = MIB, .max_in_cpu = NONE_STAYS);
+	f->sim = sim_open(&(struct sim_drive){
 		.seed = seed, .latency_ns = 10000, .jitter_ns = 20000, .reorder = true});
-
-	assert_non_null(sim);
-	return sim;
+	assert_non_null(f->sim);
+	OK(f, fixture_reopen(f));
 }
 
-static int swap_in(struct fixture *fixture, struct nvs_tensor *tensor)
+static int swap_in(struct nvs_tensor *tensor)
 {
-	int rc = sole_swap_in(fixture->engine, &tensor, 1, -1, &fixture->error);
+	int rc = sole_swap_in(f->engine, &tensor, 1, -1, &f->error);
 
-	return rc ? rc : sole_wait(fixture->engine, &tensor, 1, -1, &fixture->error);
+	return rc ? rc : sole_wait(f->engine, &tensor, 1, -1, &f->error);
 }
 
 TEST(swaps_survive_transient_faults)
 {
-	struct sim *sim = open_sim(random_seed(__func__));
+	static const struct sim_rule rules[] = {
+		{.fault = SIM_SHORT, .ppm = 300000},
+		{.fault = SIM_ERROR, .error = EINTR, .ppm = 300000},
+		{.fault = SIM_ERROR, .error = EAGAIN, .ppm = 300000},
+		{.fault = SIM_LATE, .delay_ns = 1000000, .ppm = 300000}};
 	struct nvs_tensor *tensors[8];
 	uint64_t nbytes[8];
-	struct fixture fixture;
 
-	open_engine(&fixture, sim);
+	open_engine(random_seed(__func__));
 	for (unsigned i = 0; i < 8; i++)
 		nbytes[i] = 10 + i * 90000;
-	tensors_add(&fixture, "t", nbytes, 8, tensors);
-	sim_fault(sim, &(struct sim_rule){.fault = SIM_SHORT, .ppm = 300000});
-	sim_fault(sim, &(struct sim_rule){.fault = SIM_ERROR, .error = EINTR, .ppm = 300000});
-	sim_fault(sim, &(struct sim_rule){.fault = SIM_ERROR, .error = EAGAIN, .ppm = 300000});
-	sim_fault(sim, &(struct sim_rule){.fault = SIM_LATE, .delay_ns = 1000000, .ppm = 300000});
+	tensors_add(f, "t", nbytes, 8, tensors);
+	for (unsigned i = 0; i < COUNT(rules); i++)
+		sim_fault(f->sim, &rules[i]);
 	for (unsigned i = 0; i < 8; i++)
-		tensor_store(&fixture, tensors[i], i);
+		tensor_store(f, tensors[i], i);
 	for (unsigned i = 0; i < 8; i++)
-		tensor_compare(&fixture, tensors[i], i);
-	fixture_close(&fixture);
-	sim_close(sim);
+		tensor_compare(f, tensors[i], i);
+	fixture_close(f);
 }
 
 TEST(an_engine_without_its_drive_reports_it_and_closes)
 {
-	struct sim *sim = open_sim(1);
 	struct nvs_tensor *tensors[2];
-	struct fixture fixture;
-	struct nvs_engine *engine;
 
-	engine = open_engine(&fixture, sim);
-	tensors_add(&fixture, "t", (uint64_t[]){300 * KIB, 200 * KIB}, 2, tensors);
-	tensor_store(&fixture, tensors[0], 1);
-	sim_fault(sim, &(struct sim_rule){.fault = SIM_ERROR, .error = ENODEV});
-	expect_error(&fixture, swap_in(&fixture, tensors[0]), -ENODEV, "t0");
-	tensor_write(&fixture, tensors[1], 2);
-	OK(&fixture, nvs_tensor_swap_out(engine, &tensors[1], 1, &fixture.error));
-	expect_error(&fixture, sole_wait(engine, &tensors[1], 1, -1, &fixture.error), -ENODEV,
-		     "t1");
-	STATE(&fixture, tensors[1], NVS_RESIDENT, true, 0);
-	fixture_close(&fixture);
-	sim_close(sim);
+	open_engine(1);
+	tensors_add(f, "t", (uint64_t[]){300 * KIB, 200 * KIB}, 2, tensors);
+	tensor_store(f, tensors[0], 1);
+	sim_fault(f->sim, &(struct sim_rule){.fault = SIM_ERROR, .error = ENODEV});
+	expect_error(f, swap_in(tensors[0]), -ENODEV, "t0");
+	tensor_write(f, tensors[1], 2);
+	OK(f, nvs_tensor_swap_out(f->engine, &tensors[1], 1, &f->error));
+	expect_error(f, sole_wait(f->engine, &tensors[1], 1, -1, &f->error), -ENODEV, "t1");
+	STATE(f, tensors[1], NVS_RESIDENT, true, 0);
+	fixture_close(f);
 }
 
 #define ROUNDS at_length(SANITIZED ? 20 : 100, 20)
@@ -774,22 +665,20 @@ TEST(an_engine_without_its_drive_reports_it_and_closes)
 TEST(no_silent_fault_goes_undetected)
 {
 	uint64_t seed = random_seed(__func__), nbytes[MANY], random = seed;
-	struct sim *sim = open_sim(seed);
 	struct nvs_tensor *tensors[MANY];
-	struct fixture fixture;
 	unsigned found = 0, right = 0;
 
-	open_engine(&fixture, sim);
+	open_engine(seed);
 	for (unsigned i = 0; i < MANY; i++)
 		nbytes[i] = 1 + random_below(&random, 160 * KIB);
-	tensors_add(&fixture, "t", nbytes, MANY, tensors);
+	tensors_add(f, "t", nbytes, MANY, tensors);
 	for (int fault = SIM_TORN; fault <= SIM_FLIP; fault++)
-		sim_fault(sim, &(struct sim_rule){.fault = (enum sim_fault)fault, .ppm = 80000});
+		sim_fault(f->sim, &(struct sim_rule){.fault = (enum sim_fault)fault, .ppm = 80000});
 	for (unsigned round = 0; round < ROUNDS; round++) {
 		for (unsigned i = 0; i < MANY; i++)
-			tensor_store(&fixture, tensors[i], round * MANY + i);
+			tensor_store(f, tensors[i], round * MANY + i);
 		for (unsigned i = 0; i < MANY; i++) {
-			int rc = swap_in(&fixture, tensors[i]);
+			int rc = swap_in(tensors[i]);
 
 			if (rc) {
 				assert_int_equal(rc, -EBADMSG);
@@ -799,14 +688,12 @@ TEST(no_silent_fault_goes_undetected)
 			assert_true(
 				filled(nvs_tensor_data(tensors[i]), nbytes[i], round * MANY + i));
 			right++;
-			OK(&fixture,
-			   sole_release(fixture.engine, &tensors[i], 1, NVS_CLEAN, &fixture.error));
+			OK(f, sole_release(f->engine, &tensors[i], 1, NVS_CLEAN, &f->error));
 		}
 	}
 	print_message("%u swaps right, %u found wrong\n", right, found);
 	assert_true(found > ROUNDS && right > ROUNDS);
-	fixture_close(&fixture);
-	sim_close(sim);
+	fixture_close(f);
 }
 
 EACH_TEST(NULL, cleanup)

@@ -7,31 +7,20 @@
  */
 #include "system/kernel/kernel_drive.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <linux/fiemap.h>
 #include <linux/fs.h>
 #include <linux/loop.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
-#include <unistd.h>
 
 #include "aio/aio.h"
 #include "aio/engines/engine.h"
 
 #define PAGE UINT64_C(4096)
 
-static int open_backing(const struct kernel_drive *drive)
-{
-	int fd = open(drive->backing, O_RDONLY | O_CLOEXEC);
-
-	assert_true(fd >= 0);
-	return fd;
-}
-
 static void set_immutable(const struct kernel_drive *drive, bool immutable)
 {
-	int fd = open_backing(drive), flags;
+	int fd = open(drive->backing, O_RDONLY | O_CLOEXEC), flags;
 
 	assert_int_equal(ioctl(fd, FS_IOC_GETFLAGS, &flags), 0);
 	flags = immutable ? flags | FS_IMMUTABLE_FL : flags & ~FS_IMMUTABLE_FL;
@@ -44,16 +33,16 @@ static void set_length(const struct kernel_drive *drive, uint64_t nbytes)
 	assert_int_equal(truncate(drive->backing, (off_t)nbytes), 0);
 }
 
-/*
- * The kernel reports a write-back error to the next sync, which can belong to a later test whose
- * device has the same number. So sync once here.
- */
-static void forget_errors(const char *device)
+/* With request 0 the device is synced. */
+static void call_device(const struct kernel_drive *drive, unsigned long request)
 {
-	int fd = open(device, O_RDONLY | O_CLOEXEC);
+	int fd = open(drive->device, O_RDONLY | O_CLOEXEC);
 
 	assert_true(fd >= 0);
-	(void)fsync(fd);
+	if (request)
+		assert_int_equal(ioctl(fd, request, 0), 0);
+	else
+		(void)fsync(fd);
 	close(fd);
 }
 
@@ -69,7 +58,11 @@ void kernel_drive_make(struct kernel_drive *drive, uint64_t nbytes)
 	drive->device = loop_device_over(drive->backing, &why);
 	if (!drive->device)
 		SKIP("%s", why);
-	forget_errors(drive->device);
+	/*
+	 * The kernel reports a write-back error to the next sync, which can belong to a later test whose
+	 * device has the same number. So sync once here.
+	 */
+	call_device(drive, 0);
 }
 
 void kernel_drive_make_ext4(struct kernel_drive *drive, uint64_t nbytes, const char *options)
@@ -127,24 +120,15 @@ static void copy_data(const char *from, const char *to, off_t at)
 	close(out);
 }
 
-/* Reads of a raw device must not find in the page cache what the drive has lost. */
-static void drop_cache(const struct kernel_drive *drive)
-{
-	int fd = open(drive->device, O_RDONLY | O_CLOEXEC);
-
-	assert_true(fd >= 0);
-	assert_int_equal(ioctl(fd, BLKFLSBUF), 0);
-	close(fd);
-}
-
 void kernel_drive_cut(struct kernel_drive *drive, uint64_t from)
 {
 	assert_true(from && from % PAGE == 0 && from < drive->nbytes);
 	copy_data(drive->backing, drive->gone, (off_t)from);
 	set_length(drive, from);
 	set_immutable(drive, true);
+	/* Reads of a raw device must not find in the page cache what the drive has lost. */
 	if (!drive->directory)
-		drop_cache(drive);
+		call_device(drive, BLKFLSBUF);
 }
 
 void kernel_drive_mend_blank(struct kernel_drive *drive)
@@ -163,11 +147,7 @@ void kernel_drive_mend(struct kernel_drive *drive)
 
 void kernel_drive_resize(struct kernel_drive *drive)
 {
-	int fd = open(drive->device, O_RDONLY | O_CLOEXEC);
-
-	assert_true(fd >= 0);
-	assert_int_equal(ioctl(fd, LOOP_SET_CAPACITY, 0), 0);
-	close(fd);
+	call_device(drive, LOOP_SET_CAPACITY);
 }
 
 size_t kernel_engines(enum nvs_ioengine engines[3])

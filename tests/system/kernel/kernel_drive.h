@@ -7,7 +7,6 @@
 #ifndef TESTS_SYSTEM_KERNEL_DRIVE_H
 #define TESTS_SYSTEM_KERNEL_DRIVE_H
 
-#include "support/support.h"
 #include "swap/swap_fixture.h"
 
 struct kernel_drive {

@@ -3,12 +3,9 @@
  * Stores on file systems that can copy on write: btrfs, and xfs after a reflink copy. What is
  * promised of reserved space there, and what the log and nvs_path_get_info say.
  */
-#include <fcntl.h>
 #include <linux/fs.h>
 #include <sys/ioctl.h>
-#include <unistd.h>
 
-#include "support/tests.h"
 #include "system/kernel/kernel_drive.h"
 
 ONE_ENGINE

@@ -3,10 +3,8 @@
  * I/O errors from the kernel: a loop device that lost bytes, or shrank to nothing, with each I/O
  * engine. Only bytes that the drive lost may be lost, and the loss must be reported.
  */
-#include <errno.h>
 
 #include "optim/optim_fixture.h"
-#include "support/tests.h"
 #include "system/kernel/kernel_drive.h"
 
 ONE_OPTIMIZER

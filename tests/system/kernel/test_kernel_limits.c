@@ -4,25 +4,20 @@
  * system call that they use already. Each is an error that names the limit, leaves nothing behind,
  * raises no signal, and never selects a slower engine silently.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include "aio/aio.h"
 #include "aio/engines/engine.h"
 #include "config/config.h"
-#include "support/support.h"
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 /* A child that hangs is killed after that time, and the test fails. */
 #define GIVE_UP_S 120
 
 #define TENSOR_BYTES (300 * KIB + 17)
+#define NO_LIMIT     "the limit can't be set here"
 
 struct child {
 	const char *directory;
@@ -108,22 +103,6 @@ static int set_limit(int resource, uint64_t limit)
 	return setrlimit(resource, &limits) ? -errno : 0;
 }
 
-static bool limit_is(int resource, uint64_t limit)
-{
-	struct rlimit limits;
-
-	return !getrlimit(resource, &limits) && limits.rlim_cur == limit;
-}
-
-static void run_child(int (*work)(void *arg), struct child *child)
-{
-	int status = in_child(work, child);
-
-	if (status == CHILD_SKIPPED)
-		SKIP("the limit can't be set here");
-	assert_int_equal(status, CHILD_OK);
-}
-
 /* ---- System calls that are denied while in use ---- */
 
 struct denial {
@@ -199,7 +178,7 @@ TEST(an_engine_denied_its_calls_fails_transfers_and_can_be_closed)
 			if (child.ioengine == NVS_IOENGINE_POSIX && errors[j] == ENOSYS)
 				continue;
 			if (!ioengine_try(child.ioengine, reason, sizeof(reason)))
-				run_child(use_what_is_denied, &child);
+				pass_in_child(use_what_is_denied, &child, NO_LIMIT);
 		}
 }
 
@@ -267,7 +246,7 @@ static int open_with_few_descriptors(void *arg)
 	const struct child *child = arg;
 	int first = lowest_free_descriptor();
 	unsigned failed = 0, opened = 0, before;
-	struct rlimit was;
+	struct rlimit was, now;
 	bool direct;
 
 	alarm(GIVE_UP_S);
@@ -282,7 +261,7 @@ static int open_with_few_descriptors(void *arg)
 		if (set_limit(RLIMIT_NOFILE, (uint64_t)(first + more)))
 			return CHILD_SKIPPED;
 		rc = open_in(&engine, child, &error);
-		EXPECT(limit_is(RLIMIT_NOFILE, (uint64_t)(first + more)));
+		EXPECT(!getrlimit(RLIMIT_NOFILE, &now) && now.rlim_cur == (rlim_t)(first + more));
 		if (rc) {
 			EXPECT(rc == -EMFILE || rc == -ENOTSUP);
 			EXPECT(error.code == rc &&
@@ -313,22 +292,11 @@ TEST(too_few_open_files_are_an_error_and_never_a_worse_engine)
 			.directory = temp_directory(), .ioengine = engines[i / 2], .keep = i % 2};
 
 		if (!child.ioengine || !ioengine_try(child.ioengine, reason, sizeof(reason)))
-			run_child(open_with_few_descriptors, &child);
+			pass_in_child(open_with_few_descriptors, &child, NO_LIMIT);
 	}
 }
 
 /* ---- Threads ---- */
-
-/* A user without processes, because the limit counts all processes of a user. */
-static uid_t lone_user(void)
-{
-	return 20000 + (uid_t)(getpid() % 40000);
-}
-
-static int become(uid_t user)
-{
-	return setresgid(user, user, user) || setresuid(user, user, user);
-}
 
 /* io_uring needs a kernel thread for I/Os that would block; they fail if none can be made. */
 static int swaps_or_says_why(struct nvs_engine *engine)
@@ -358,7 +326,8 @@ static int open_with_few_threads(void *arg)
 	unsigned failed = 0, opened = 0, before;
 
 	alarm(GIVE_UP_S);
-	if (become(child->user))
+	if (setresgid(child->user, child->user, child->user) ||
+	    setresuid(child->user, child->user, child->user))
 		return CHILD_SKIPPED;
 	before = open_descriptors();
 	/* Threads that have ended can count for a moment longer. */
@@ -393,14 +362,15 @@ TEST(too_few_threads_are_an_error_that_leaves_nothing)
 	if (geteuid())
 		SKIP("only root can become a user who has no other process");
 	for (size_t i = 0; i < LENGTH(engines); i++) {
+		/* A user without processes, because the limit counts all processes of a user. */
 		struct child child = {.directory = memory_directory(),
 				      .ioengine = engines[i],
-				      .user = lone_user()};
+				      .user = 20000 + (uid_t)(getpid() % 40000)};
 
 		if (!child.directory)
 			SKIP("there is no directory that another user can reach");
 		assert_int_equal(chown(child.directory, child.user, child.user), 0);
-		run_child(open_with_few_threads, &child);
+		pass_in_child(open_with_few_threads, &child, NO_LIMIT);
 	}
 }
 
@@ -453,7 +423,7 @@ TEST(too_little_address_space_is_an_error_that_leaves_nothing)
 
 	if (SANITIZED)
 		SKIP("a sanitizer needs the whole address space");
-	run_child(open_with_little_memory, &child);
+	pass_in_child(open_with_little_memory, &child, NO_LIMIT);
 }
 
 /* ---- The size of a file ---- */
@@ -497,7 +467,7 @@ TEST(a_limit_on_file_sizes_is_an_error_with_a_remedy_and_no_signal)
 	for (int keep = 0; keep < 2; keep++) {
 		struct child child = {.directory = temp_directory(), .keep = keep};
 
-		run_child(reserve_more_than_a_file_may_have, &child);
+		pass_in_child(reserve_more_than_a_file_may_have, &child, NO_LIMIT);
 	}
 }
 
@@ -524,7 +494,7 @@ TEST(a_kept_store_above_the_limit_on_file_sizes_is_refused)
 {
 	struct child child = {.directory = temp_directory(), .keep = true};
 
-	run_child(open_a_store_that_is_too_large, &child);
+	pass_in_child(open_a_store_that_is_too_large, &child, NO_LIMIT);
 }
 
 static int export_more_than_a_file_may_have(void *arg)
@@ -552,7 +522,7 @@ TEST(an_export_above_the_limit_on_file_sizes_is_an_error_with_a_remedy)
 {
 	struct child child = {.directory = temp_directory()};
 
-	run_child(export_more_than_a_file_may_have, &child);
+	pass_in_child(export_more_than_a_file_may_have, &child, NO_LIMIT);
 }
 
 EACH_TEST(NULL, cleanup)

@@ -4,15 +4,11 @@
  * metadata, and shuts down when its device disappears. Committed contents are found after a
  * remount; data that could not be written stay in memory, with an error.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <linux/fs.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
-#include <unistd.h>
 #include <xxhash.h>
 
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
 #include "system/kernel/kernel_drive.h"
 

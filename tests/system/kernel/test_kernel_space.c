@@ -3,13 +3,9 @@
  * A file system that fills up under a store: registered tensors have their space and are written,
  * kept and found again; later ones are refused with the numbers, and fit once there is room again.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <sys/statvfs.h>
-#include <unistd.h>
 
 #include "optim/optim_fixture.h"
-#include "support/tests.h"
 #include "system/kernel/kernel_drive.h"
 
 ONE_OPTIMIZER

@@ -2,13 +2,9 @@
 /*
  * The bytes that an engine counts as written are those that the block layer has given the drive.
  */
-#include <fcntl.h>
-#include <inttypes.h>
-#include <unistd.h>
 
 #include "base/numbers.h"
 #include "optim/optim_fixture.h"
-#include "support/tests.h"
 #include "system/kernel/kernel_drive.h"
 
 ONE_OPTIMIZER
