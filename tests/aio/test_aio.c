@@ -64,6 +64,14 @@ static struct nvs_aio *open_engine(const struct aio_config *config, enum nvs_ioe
 	return aio;
 }
 
+static void need_io_uring(void)
+{
+	char reason[192];
+
+	if (ioengine_try(NVS_IOENGINE_IO_URING, reason, sizeof(reason)))
+		SKIP("io_uring does not work here: %s", reason);
+}
+
 static struct nvs_file *open_file(struct nvs_aio *aio, const char *path, unsigned flags)
 {
 	struct nvs_file *file = NULL;
@@ -683,18 +691,20 @@ TEST(values_out_of_bounds_are_refused_with_the_bounds)
 	static const struct {
 		uint32_t block, depth, threads;
 		int ioengine;
+		uint32_t io_timeout_ms;
 		const char *subject, *says;
 	} wrong[] = {
-		{0, 8, 1, 0, "block_size", "from 512 to 1073741824"},
-		{511, 8, 1, 0, "block_size", "512"},
-		{513, 8, 1, 0, "block_size", "multiple of 512"},
-		{(1u << 30) + 512, 8, 1, 0, "block_size", "1073741824"},
-		{4096, 0, 1, 0, "queue_depth", "from 1 to 4096"},
-		{4096, 4097, 1, 0, "queue_depth", "4096"},
-		{4096, 8, 0, 0, "thread_count", "from 1 to 256"},
-		{4096, 8, 257, 0, "thread_count", "256"},
-		{4096, 8, 1, 4, "ioengine", "auto, io_uring, libaio or posix"},
-		{4096, 8, 1, -1, "ioengine", "auto, io_uring, libaio or posix"},
+		{0, 8, 1, 0, 0, "block_size", "from 512 to 1073741824"},
+		{511, 8, 1, 0, 0, "block_size", "512"},
+		{513, 8, 1, 0, 0, "block_size", "multiple of 512"},
+		{(1u << 30) + 512, 8, 1, 0, 0, "block_size", "1073741824"},
+		{4096, 0, 1, 0, 0, "queue_depth", "from 1 to 4096"},
+		{4096, 4097, 1, 0, 0, "queue_depth", "4096"},
+		{4096, 8, 0, 0, 0, "thread_count", "from 1 to 256"},
+		{4096, 8, 257, 0, 0, "thread_count", "256"},
+		{4096, 8, 1, 4, 0, "ioengine", "auto, io_uring, libaio or posix"},
+		{4096, 8, 1, -1, 0, "ioengine", "auto, io_uring, libaio or posix"},
+		{4096, 8, 1, 0, NVS_IO_TIMEOUT_MS_MAX + 1, "io_timeout_ms", "86400000"},
 	};
 
 	for (size_t i = 0; i < COUNT(wrong); i++) {
@@ -703,6 +713,7 @@ TEST(values_out_of_bounds_are_refused_with_the_bounds)
 			.queue_depth = wrong[i].depth,
 			.thread_count = wrong[i].threads,
 			.ioengine = (enum nvs_ioengine)wrong[i].ioengine,
+			.io_timeout_ms = wrong[i].io_timeout_ms,
 		};
 		struct nvs_aio *aio = NULL;
 
@@ -843,7 +854,9 @@ static int info_agrees(const struct blocked *blocked)
 	EXPECT(info.ioengine[NVS_IOENGINE_LIBAIO].works == !blocked->setup);
 	EXPECT(!blocked->uring ||
 	       strstr(info.ioengine[NVS_IOENGINE_IO_URING].reason, blocked->says[0]));
-	EXPECT(info.ioengine[NVS_IOENGINE_AUTO].works);
+	EXPECT(info.ioengine[NVS_IOENGINE_POSIX].works && info.ioengine[NVS_IOENGINE_AUTO].works);
+	for (int i = NVS_IOENGINE_IO_URING; i < NVS_IOENGINE_COUNT; i++)
+		EXPECT(info.ioengine[i].works == !info.ioengine[i].reason[0]);
 	EXPECT(!blocked->uring || info.ioengine[NVS_IOENGINE_AUTO].reason[0]);
 	return CHILD_OK;
 }
@@ -876,6 +889,8 @@ static int auto_where_blocked(void *arg)
 		EXPECT(strstr(heard.text, blocked->says[i]));
 	}
 	EXPECT(blocked->says[0] || (!stats.ioengine_reason[0] && !heard.text[0]));
+	EXPECT(!blocked->says[0] || (!strncmp(heard.text, "ioengine auto chose ", 20) &&
+				     strchr(heard.text, '\n')[1] == '\0'));
 	EXPECT(moves_bytes(aio, blocked->path) == CHILD_OK);
 	nvs_aio_close(aio);
 	if (blocked->uring)
@@ -900,19 +915,20 @@ TEST(auto_takes_io_uring_where_nothing_is_blocked)
 	run_blocked((struct blocked){.takes = NVS_IOENGINE_IO_URING});
 }
 
-TEST(auto_takes_libaio_where_io_uring_is_forbidden)
+TEST(auto_takes_libaio_where_io_uring_is_blocked)
 {
-	run_blocked((struct blocked){.uring = EPERM,
-				     .takes = NVS_IOENGINE_LIBAIO,
-				     .says = {"io_uring is forbidden", "seccomp"}});
-}
+	static const struct {
+		int error;
+		const char *says[2];
+	} blocked[] = {{EPERM, {"io_uring is forbidden", "seccomp"}},
+		       {ENOSYS, {"this kernel has no io_uring"}}};
 
-TEST(auto_takes_libaio_where_only_io_uring_enter_is_forbidden)
-{
-	run_blocked((struct blocked){.uring = EPERM,
-				     .only_enter = true,
-				     .takes = NVS_IOENGINE_LIBAIO,
-				     .says = {"io_uring is forbidden", "seccomp"}});
+	for (unsigned i = 0; i < 3; i++)
+		run_blocked(
+			(struct blocked){.uring = blocked[i / 2].error,
+					 .only_enter = i == 1,
+					 .takes = NVS_IOENGINE_LIBAIO,
+					 .says = {blocked[i / 2].says[0], blocked[i / 2].says[1]}});
 }
 
 TEST(auto_takes_libaio_where_io_uring_kills_the_thread)
@@ -928,28 +944,15 @@ TEST(auto_takes_libaio_where_io_uring_kills_the_thread)
 					     .says = {"kills threads"}});
 }
 
-TEST(auto_takes_libaio_where_there_is_no_io_uring)
-{
-	run_blocked((struct blocked){.uring = ENOSYS,
-				     .takes = NVS_IOENGINE_LIBAIO,
-				     .says = {"this kernel has no io_uring"}});
-}
-
+/* io_setup fails with EAGAIN if fs.aio-max-nr is exhausted. */
 TEST(auto_takes_posix_where_both_are_blocked)
 {
-	run_blocked((struct blocked){.uring = EPERM,
-				     .setup = ENOSYS,
-				     .takes = NVS_IOENGINE_POSIX,
-				     .says = {"io_uring is forbidden", "libaio: ", "no aio"}});
-}
-
-/* io_setup fails with EAGAIN if fs.aio-max-nr is exhausted. */
-TEST(auto_says_that_aio_max_nr_is_exhausted)
-{
-	run_blocked((struct blocked){.uring = EPERM,
-				     .setup = EAGAIN,
-				     .takes = NVS_IOENGINE_POSIX,
-				     .says = {"io_uring is forbidden", "fs.aio-max-nr"}});
+	for (int i = 0; i < 2; i++)
+		run_blocked((struct blocked){.uring = EPERM,
+					     .setup = i ? EAGAIN : ENOSYS,
+					     .takes = NVS_IOENGINE_POSIX,
+					     .says = {"io_uring is forbidden",
+						      "libaio: ", i ? "fs.aio-max-nr" : "no aio"}});
 }
 
 static int libaio_is_exhausted(void *arg)
@@ -999,10 +1002,8 @@ TEST(io_uring_works_without_each_of_its_abilities_and_says_so)
 {
 	const char *path = path_in(temp_directory(), "data");
 	struct nvs_aio_stats all = {.size = sizeof(all)};
-	char reason[192];
 
-	if (ioengine_try(NVS_IOENGINE_IO_URING, reason, sizeof(reason)))
-		SKIP("io_uring does not work here: %s", reason);
+	need_io_uring();
 	if (memlock_limit() < LOCKED_BY_RINGS)
 		SKIP("the memlock limit is too low to register memory again and again");
 	all = stats_without(0, path);
@@ -1027,10 +1028,8 @@ TEST(io_uring_has_all_that_the_kernel_has)
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
 	unsigned major = 0, minor = 0;
 	struct utsname kernel;
-	char reason[192];
 
-	if (ioengine_try(NVS_IOENGINE_IO_URING, reason, sizeof(reason)))
-		SKIP("io_uring does not work here: %s", reason);
+	need_io_uring();
 	if (memlock_limit() < LOCKED_BY_RINGS)
 		SKIP("the memlock limit is too low to register memory again and again");
 	assert_int_equal(uname(&kernel), 0);
@@ -1147,12 +1146,10 @@ TEST(memory_that_cannot_be_written_is_not_registered)
 	struct aio_config config = plain;
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
 	struct nvs_aio *aio;
-	char reason[192];
 	void *data = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	assert_ptr_not_equal(data, MAP_FAILED);
-	if (ioengine_try(NVS_IOENGINE_IO_URING, reason, sizeof(reason)))
-		SKIP("io_uring does not work here: %s", reason);
+	need_io_uring();
 	config.ioengine = NVS_IOENGINE_IO_URING;
 	DO(aio_open(&aio, &config, NULL, &error));
 	assert_int_equal(nvs_aio_register_memory(aio, data, PAGE), -EFAULT);
@@ -1192,10 +1189,7 @@ static int register_beyond_the_limit(void *arg)
 
 TEST(memory_beyond_the_memlock_limit_is_refused_and_moves_all_the_same)
 {
-	char reason[192];
-
-	if (ioengine_try(NVS_IOENGINE_IO_URING, reason, sizeof(reason)))
-		SKIP("io_uring does not work here: %s", reason);
+	need_io_uring();
 	if (memlock_limit() != UINT64_MAX)
 		SKIP("the rings of earlier tests may still count towards this user's memlock "
 		     "limit");
