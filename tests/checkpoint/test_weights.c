@@ -496,8 +496,7 @@ TEST(rows_that_a_tensor_has_not_are_refused_and_none_is_registered)
 	t[0] = nvs_tensor_find(f->engine, "q");
 	rows[0] = rows[1] = (struct nvs_tensor_rows){
 		.size = sizeof(rows[0]), .tensor = t[0], .first = 2, .count = 2};
-#define REFUSED_ROWS(code, words)                                                                  \
-	expect_error(f, nvs_tensor_register_rows(f->engine, rows, 2, made, &f->error), code, words)
+#define REFUSED_ROWS(code, words) FAILS(f, code, words, nvs_tensor_register_rows, rows, 2, made)
 	REFUSED_ROWS(-EEXIST, "q[2:4] is registered already");
 	rows[1].count = 3;
 	REFUSED_ROWS(-EINVAL, "3 rows from row 2");
@@ -523,8 +522,7 @@ TEST(rows_that_a_tensor_has_not_are_refused_and_none_is_registered)
 	fixture_shut(f);
 	OK(f, fixture_reopen(f));
 	rows[0].tensor = tensor_add(f, "a", 100);
-	expect_error(f, nvs_tensor_register_rows(f->engine, rows, 1, made, &f->error), -ENOTSUP,
-		     "nvs_engine_open_files");
+	FAILS(f, -ENOTSUP, "nvs_engine_open_files", nvs_tensor_register_rows, rows, 1, made);
 }
 
 TEST(the_plan_reads_rows_ahead_and_no_others)
@@ -683,7 +681,7 @@ TEST(engines_of_files_and_of_a_store_share_an_aio)
 	write_weights(path, 0, N, 0);
 	options.aio = nvs_engine_aio(f->engine);
 	OK(f, nvs_engine_open_files(&weights, &f->config, &path, 1, &options, &f->error));
-	expect_error(f, nvs_engine_close(f->engine, &f->error), -EBUSY, "other engine");
+	FAILS(f, -EBUSY, "other engine", nvs_engine_close);
 	tensor = nvs_tensor_find(weights, "t6");
 	OK(f, nvs_tensor_swap_in(weights, &tensor, 1, -1, &pin, &f->error));
 	OK(f, nvs_tensor_wait(weights, &tensor, 1, pin, -1, &f->error));
@@ -749,7 +747,7 @@ static void is_stale(struct nvs_tensor *tensor, const char *path)
 	assert_int_equal(f->error.path_nbytes, strlen(path));
 	assert_memory_equal(f->error.text + f->error.path_at, path, strlen(path));
 	OK(f, nvs_tensor_swap_in_to(f->engine, &tensor, &to, 1, &f->error));
-	expect_error(f, nvs_tensor_wait(f->engine, &tensor, 1, 0, -1, &f->error), -ESTALE, path);
+	FAILS(f, -ESTALE, path, nvs_tensor_wait, &tensor, 1, 0, -1);
 	free(to);
 }
 
@@ -880,7 +878,7 @@ TEST(a_file_that_is_written_to_in_the_middle_of_a_read_is_stale)
 		assert_int_equal(pwrite(fd, "x", 1, at), 1);
 	close(fd);
 	sim_go(f->sim, SIM_READS);
-	expect_error(f, nvs_tensor_wait(f->engine, &t[6], 1, pin, -1, &f->error), -ESTALE, path);
+	FAILS(f, -ESTALE, path, nvs_tensor_wait, &t[6], 1, pin, -1);
 	STATE(f, t[6], NVS_ON_DRIVE, false, 0);
 	assert_null(nvs_tensor_data(t[6]));
 	end_simulated();

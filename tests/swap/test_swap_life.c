@@ -27,9 +27,8 @@ TEST(registers_every_element_type)
 		struct nvs_tensor_info info = {.size = sizeof(info)};
 
 		if (!nvs_dtype_size(spec.dtype)) {
-			expect_error(f,
-				     nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error),
-				     -EINVAL, "register the tensor's bytes as U8");
+			FAILS(f, -EINVAL, "register the tensor's bytes as U8", nvs_tensor_register,
+			      &spec, 1, &tensor);
 			continue;
 		}
 		OK(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error));
@@ -54,17 +53,14 @@ TEST(refuses_a_name_of_no_or_too_many_bytes)
 	OPEN(f, .place = PLACE_DISK);
 	memset(name, 'x', sizeof(name));
 	name[NVS_NAME_MAX + 1] = 0;
-	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error), -EINVAL,
-		     "512");
+	FAILS(f, -EINVAL, "512", nvs_tensor_register, &spec, 1, &tensor);
 	name[NVS_NAME_MAX] = 0;
 	OK(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error));
 	assert_ptr_equal(nvs_tensor_find(f->engine, name), tensor);
 	name[0] = 0;
-	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error), -EINVAL,
-		     "1 to 511");
+	FAILS(f, -EINVAL, "1 to 511", nvs_tensor_register, &spec, 1, &tensor);
 	spec.name = NULL;
-	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error), -EINVAL,
-		     "1 to 511");
+	FAILS(f, -EINVAL, "1 to 511", nvs_tensor_register, &spec, 1, &tensor);
 }
 
 TEST(copies_the_name)
@@ -86,17 +82,14 @@ TEST(refuses_an_unknown_type_and_too_many_elements)
 	struct nvs_tensor *tensor;
 
 	OPEN(f, .place = PLACE_DISK);
-	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error), -EINVAL,
-		     "dtype 22");
+	FAILS(f, -EINVAL, "dtype 22", nvs_tensor_register, &spec, 1, &tensor);
 	spec.dtype = (enum nvs_dtype) - 1;
-	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error), -EINVAL,
-		     "dtype -1");
+	FAILS(f, -EINVAL, "dtype -1", nvs_tensor_register, &spec, 1, &tensor);
 	spec = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
 					.name = "t",
 					.dtype = NVS_F64,
 					.numel = UINT64_MAX / 8 + 2};
-	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error), -EINVAL,
-		     "elements");
+	FAILS(f, -EINVAL, "elements", nvs_tensor_register, &spec, 1, &tensor);
 }
 
 TEST(a_tensor_too_large_for_the_pool_is_not_pinned_and_the_error_has_the_remedy)
@@ -105,12 +98,11 @@ TEST(a_tensor_too_large_for_the_pool_is_not_pinned_and_the_error_has_the_remedy)
 
 	OPEN(f, .place = PLACE_DISK, .pool_bytes = 4 * MIB);
 	tensor = tensor_add(f, "big", 4 * MIB + 1);
-	expect_error(f, sole_pin(f->engine, &tensor, 1, 0, &f->error), -E2BIG, "4194305");
-	expect_error(f, sole_pin(f->engine, &tensor, 1, 0, &f->error), -E2BIG,
-		     "offload_param: buffer_count 1 x buffer_size 1048576 elements x 4 bytes");
+	FAILS(f, -E2BIG, "4194305", sole_pin, &tensor, 1, 0);
+	FAILS(f, -E2BIG, "offload_param: buffer_count 1 x buffer_size 1048576 elements x 4 bytes",
+	      sole_pin, &tensor, 1, 0);
 	/* The extent is rounded up to the unit of the store, of 4096 bytes at most. */
-	expect_error(f, sole_pin(f->engine, &tensor, 1, 0, &f->error), -E2BIG,
-		     "set buffer_size to 104");
+	FAILS(f, -E2BIG, "set buffer_size to 104", sole_pin, &tensor, 1, 0);
 	fits = tensor_add(f, "fits", 4 * MIB);
 	tensor_store(f, fits, 5);
 	tensor_compare(f, fits, 5);
@@ -132,7 +124,7 @@ TEST(a_tensor_larger_than_the_pool_moves_to_and_from_external_memory)
 	OK(f, nvs_tensor_wait(f->engine, &tensor, 1, 0, -1, &f->error));
 	memset(memory, 0, nbytes);
 	assert_int_equal(nvs_tensor_prefetch(f->engine, &tensor, 1, &f->error), 0);
-	expect_error(f, sole_swap_in(f->engine, &tensor, 1, 0, &f->error), -E2BIG, "big");
+	FAILS(f, -E2BIG, "big", sole_swap_in, &tensor, 1, 0);
 	OK(f, nvs_tensor_swap_in_to(f->engine, &tensor, &to, 1, &f->error));
 	OK(f, nvs_tensor_wait(f->engine, &tensor, 1, 0, -1, &f->error));
 	assert_true(filled(memory, nbytes, 3));
@@ -150,18 +142,14 @@ TEST(registers_all_of_a_batch_or_none)
 	OPEN(f, .place = PLACE_DISK);
 	known = tensor_add(f, "known", 100);
 	before = stats_of(f);
-	expect_error(f, nvs_tensor_register(f->engine, specs, 3, tensors, &f->error), -EINVAL,
-		     "name");
+	FAILS(f, -EINVAL, "name", nvs_tensor_register, specs, 3, tensors);
 	specs[2].name = "known";
-	expect_error(f, nvs_tensor_register(f->engine, specs, 3, tensors, &f->error), -EEXIST,
-		     "known");
+	FAILS(f, -EEXIST, "known", nvs_tensor_register, specs, 3, tensors);
 	specs[2].name = "a";
-	expect_error(f, nvs_tensor_register(f->engine, specs, 3, tensors, &f->error), -EEXIST,
-		     "a is");
+	FAILS(f, -EEXIST, "a is", nvs_tensor_register, specs, 3, tensors);
 	specs[2].name = "c";
 	specs[2].numel = UINT64_MAX;
-	expect_error(f, nvs_tensor_register(f->engine, specs, 3, tensors, &f->error), -EINVAL,
-		     "c: ");
+	FAILS(f, -EINVAL, "c: ", nvs_tensor_register, specs, 3, tensors);
 	after = stats_of(f);
 	assert_int_equal(after.tensors, before.tensors);
 	assert_int_equal(after.tensor_bytes, before.tensor_bytes);
@@ -200,8 +188,7 @@ TEST(a_full_drive_is_detected_when_registering)
 		snprintf(names[i], sizeof(names[i]), "t%d", i);
 		specs[i] = (struct nvs_tensor_spec)U8_TENSOR(names[i], nbytes[i]);
 	}
-	expect_error(f, nvs_tensor_register(f->engine, specs, 100, tensors, &f->error), -ENOSPC,
-		     "300 MiB");
+	FAILS(f, -ENOSPC, "300 MiB", nvs_tensor_register, specs, 100, tensors);
 	after = stats_of(f);
 	assert_int_equal(after.store_bytes, before.store_bytes);
 	assert_int_equal(after.tensors, 1);
@@ -280,25 +267,25 @@ TEST(forgets_nothing_pinned_or_in_flight)
 
 	OK(f, sole_swap_in(f->engine, &tensors[1], 1, -1, &f->error));
 	OK(f, sole_wait(f->engine, &tensors[1], 1, -1, &f->error));
-	expect_error(f, nvs_tensor_forget(f->engine, tensors, 2, &f->error), -EBUSY, "t1");
+	FAILS(f, -EBUSY, "t1", nvs_tensor_forget, tensors, 2);
 	OK(f, sole_release(f->engine, &tensors[1], 1, NVS_DIRTY, &f->error));
 
 	sim_hold(f->sim, SIM_WRITES);
 	OK(f, nvs_tensor_swap_out(f->engine, &tensors[1], 1, &f->error));
-	expect_error(f, nvs_tensor_forget(f->engine, tensors, 2, &f->error), -EBUSY, "t1");
+	FAILS(f, -EBUSY, "t1", nvs_tensor_forget, tensors, 2);
 	sim_go(f->sim, SIM_WRITES);
 	OK(f, sole_wait(f->engine, tensors, 2, -1, &f->error));
 
 	sim_hold(f->sim, SIM_READS);
 	assert_int_equal(nvs_tensor_prefetch(f->engine, &tensors[1], 1, &f->error), 1);
-	expect_error(f, nvs_tensor_forget(f->engine, tensors, 2, &f->error), -EBUSY, "t1");
+	FAILS(f, -EBUSY, "t1", nvs_tensor_forget, tensors, 2);
 	sim_go(f->sim, SIM_READS);
 	OK(f, sole_wait(f->engine, tensors, 2, -1, &f->error));
 	OK(f, nvs_tensor_swap_out(f->engine, tensors, 2, &f->error));
 
 	sim_hold(f->sim, SIM_READS);
 	OK(f, nvs_tensor_swap_in_to(f->engine, &tensors[1], &data, 1, &f->error));
-	expect_error(f, nvs_tensor_forget(f->engine, tensors, 2, &f->error), -EBUSY, "t1");
+	FAILS(f, -EBUSY, "t1", nvs_tensor_forget, tensors, 2);
 	sim_go(f->sim, SIM_READS);
 	OK(f, sole_wait(f->engine, tensors, 2, -1, &f->error));
 
@@ -391,10 +378,8 @@ TEST(gives_aligned_memory_that_does_not_overlap)
 
 TEST(reports_the_state_at_every_stage)
 {
-	struct nvs_tensor *t;
+	struct nvs_tensor *t = OPEN_ONE(f, 100000, .place = PLACE_DISK, .simulated = true);
 
-	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	t = tensor_add(f, "t", 100000);
 	STATE(f, t, NVS_EMPTY, false, 0);
 	OK(f, sole_pin(f->engine, &t, 1, 0, &f->error));
 	STATE(f, t, NVS_RESIDENT, false, 1);
@@ -427,10 +412,8 @@ TEST(reports_the_state_at_every_stage)
 
 TEST(a_clean_tensor_is_evicted_without_a_write)
 {
-	struct nvs_tensor *t;
+	struct nvs_tensor *t = OPEN_ONE(f, 10000, .place = PLACE_DISK, .simulated = true);
 
-	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	t = tensor_add(f, "t", 10000);
 	tensor_store(f, t, 1);
 	tensor_compare(f, t, 1);
 	OK(f, nvs_tensor_swap_out(f->engine, &t, 1, &f->error));
@@ -441,16 +424,14 @@ TEST(a_clean_tensor_is_evicted_without_a_write)
 
 TEST(contents_that_a_caller_has_pinned_are_not_overwritten)
 {
-	struct nvs_tensor *t;
 	uint64_t reads, writes;
+	struct nvs_tensor *t = OPEN_ONE(f, 10000, .place = PLACE_DISK, .max_in_cpu = NONE_STAYS);
 
-	OPEN(f, .place = PLACE_DISK, .max_in_cpu = NONE_STAYS);
-	t = tensor_add(f, "t", 10000);
 	tensor_store(f, t, 1);
 	OK(f, nvs_tensor_swap_in(f->engine, &t, 1, 0, &reads, &f->error));
 	/* Also while the contents are on their way. */
-	expect_error(f, nvs_tensor_pin(f->engine, &t, 1, -1, &writes, &f->error), -EBUSY,
-		     "t is pinned with its contents by another call");
+	FAILS(f, -EBUSY, "t is pinned with its contents by another call", nvs_tensor_pin, &t, 1, -1,
+	      &writes);
 	STATE(f, t, NVS_RESIDENT, false, 1);
 	assert_true(filled(nvs_tensor_data(t), 10000, 1));
 	OK(f, nvs_tensor_release(f->engine, &t, 1, reads, NVS_CLEAN, &f->error));
@@ -464,24 +445,19 @@ TEST(contents_that_a_caller_has_pinned_are_not_overwritten)
 
 TEST(a_lease_released_clean_leaves_an_empty_tensor_empty)
 {
-	struct nvs_tensor *t;
+	struct nvs_tensor *t = OPEN_ONE(f, 10000, .place = PLACE_DISK);
 
-	OPEN(f, .place = PLACE_DISK);
-	t = tensor_add(f, "t", 10000);
 	OK(f, sole_pin(f->engine, &t, 1, 0, &f->error));
 	fill(nvs_tensor_data(t), 10000, 1);
 	OK(f, sole_release(f->engine, &t, 1, NVS_CLEAN, &f->error));
 	STATE(f, t, NVS_EMPTY, false, 0);
-	expect_error(f, sole_swap_in(f->engine, &t, 1, 0, &f->error), -ENODATA,
-		     "t has no contents");
+	FAILS(f, -ENODATA, "t has no contents", sole_swap_in, &t, 1, 0);
 }
 
 TEST(a_lease_released_clean_keeps_the_contents_on_the_drive)
 {
-	struct nvs_tensor *t;
+	struct nvs_tensor *t = OPEN_ONE(f, 10000, .place = PLACE_DISK);
 
-	OPEN(f, .place = PLACE_DISK);
-	t = tensor_add(f, "t", 10000);
 	tensor_store(f, t, 1);
 	for (int resident = 0; resident < 2; resident++) {
 		if (resident)
@@ -497,14 +473,12 @@ TEST(a_lease_released_clean_keeps_the_contents_on_the_drive)
 
 TEST(a_lease_waits_for_ios_of_the_tensor)
 {
-	struct nvs_tensor *t;
+	struct nvs_tensor *t = OPEN_ONE(f, 10000, .place = PLACE_DISK, .simulated = true);
 
-	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	t = tensor_add(f, "t", 10000);
 	tensor_write(f, t, 1);
 	sim_hold(f->sim, SIM_WRITES);
 	OK(f, nvs_tensor_swap_out(f->engine, &t, 1, &f->error));
-	expect_error(f, sole_pin(f->engine, &t, 1, 0, &f->error), -EAGAIN, "in flight");
+	FAILS(f, -EAGAIN, "in flight", sole_pin, &t, 1, 0);
 	sim_go(f->sim, SIM_WRITES);
 	OK(f, sole_pin(f->engine, &t, 1, -1, &f->error));
 	OK(f, sole_release(f->engine, &t, 1, NVS_CLEAN, &f->error));
@@ -512,7 +486,7 @@ TEST(a_lease_waits_for_ios_of_the_tensor)
 
 	sim_hold(f->sim, SIM_READS);
 	assert_int_equal(nvs_tensor_prefetch(f->engine, &t, 1, &f->error), 1);
-	expect_error(f, sole_pin(f->engine, &t, 1, 1, &f->error), -ETIMEDOUT, "in flight");
+	FAILS(f, -ETIMEDOUT, "in flight", sole_pin, &t, 1, 1);
 	sim_go(f->sim, SIM_READS);
 	OK(f, sole_pin(f->engine, &t, 1, -1, &f->error));
 	STATE(f, t, NVS_RESIDENT, false, 1);
@@ -532,22 +506,19 @@ TEST(refuses_to_read_a_tensor_never_written)
 	OPEN(f, .place = PLACE_DISK);
 	tensors_add(f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
 	tensor_store(f, tensors[0], 1);
-	expect_error(f, sole_swap_in(f->engine, tensors, 2, 0, &f->error), -ENODATA, "t1");
+	FAILS(f, -ENODATA, "t1", sole_swap_in, tensors, 2, 0);
 	STATE(f, tensors[0], NVS_ON_DRIVE, false, 0);
 	assert_int_equal(nvs_tensor_prefetch(f->engine, tensors, 2, &f->error), -ENODATA);
-	expect_error(f, nvs_tensor_swap_in_to(f->engine, tensors, data, 2, &f->error), -ENODATA,
-		     "t1");
+	FAILS(f, -ENODATA, "t1", nvs_tensor_swap_in_to, tensors, data, 2);
 	STATE(f, tensors[0], NVS_ON_DRIVE, false, 0);
 	tensor_compare(f, tensors[0], 1);
 }
 
 TEST(refuses_to_read_an_empty_tensor_of_no_bytes)
 {
-	struct nvs_tensor *t;
+	struct nvs_tensor *t = OPEN_ONE(f, 0, .place = PLACE_DISK);
 
-	OPEN(f, .place = PLACE_DISK);
-	t = tensor_add(f, "t", 0);
-	expect_error(f, sole_swap_in(f->engine, &t, 1, 0, &f->error), -ENODATA, "t");
+	FAILS(f, -ENODATA, "t", sole_swap_in, &t, 1, 0);
 	tensor_store(f, t, 1);
 	STATE(f, t, NVS_ON_DRIVE, false, 0);
 	assert_int_equal(nvs_tensor_prefetch(f->engine, &t, 1, &f->error), 1);
@@ -562,14 +533,14 @@ TEST(releases_only_pinned_tensors)
 	OPEN(f, .place = PLACE_DISK, .simulated = true);
 	tensors_add(f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
 	tensor_store(f, tensors[0], 1);
-	expect_error(f, sole_release(f->engine, tensors, 1, NVS_CLEAN, &f->error), -EINVAL, "t0");
+	FAILS(f, -EINVAL, "t0", sole_release, tensors, 1, NVS_CLEAN);
 	OK(f, sole_pin(f->engine, &tensors[1], 1, 0, &f->error));
-	expect_error(f, sole_release(f->engine, tensors, 2, NVS_DIRTY, &f->error), -EINVAL, "t0");
+	FAILS(f, -EINVAL, "t0", sole_release, tensors, 2, NVS_DIRTY);
 	STATE(f, tensors[1], NVS_RESIDENT, false, 1);
 
 	sim_hold(f->sim, SIM_READS);
 	OK(f, sole_swap_in(f->engine, tensors, 1, 0, &f->error));
-	expect_error(f, sole_release(f->engine, tensors, 2, NVS_CLEAN, &f->error), -EBUSY, "t0");
+	FAILS(f, -EBUSY, "t0", sole_release, tensors, 2, NVS_CLEAN);
 	sim_go(f->sim, SIM_READS);
 	OK(f, sole_wait(f->engine, tensors, 2, -1, &f->error));
 	OK(f, sole_release(f->engine, tensors, 2, NVS_DIRTY, &f->error));
@@ -578,7 +549,7 @@ TEST(releases_only_pinned_tensors)
 	sim_hold(f->sim, SIM_WRITES);
 	OK(f, nvs_tensor_swap_out(f->engine, tensors, 1, &f->error));
 	OK(f, sole_swap_in(f->engine, tensors, 1, 0, &f->error));
-	expect_error(f, sole_release(f->engine, tensors, 1, NVS_DIRTY, &f->error), -EBUSY, "t0");
+	FAILS(f, -EBUSY, "t0", sole_release, tensors, 1, NVS_DIRTY);
 	OK(f, sole_release(f->engine, tensors, 1, NVS_CLEAN, &f->error));
 	sim_go(f->sim, SIM_WRITES);
 	OK(f, sole_wait(f->engine, tensors, 1, -1, &f->error));
@@ -592,10 +563,9 @@ TEST(refuses_to_swap_out_a_pinned_tensor)
 	tensors_add(f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
 	tensor_write(f, tensors[0], 1);
 	OK(f, sole_pin(f->engine, &tensors[1], 1, 0, &f->error));
-	expect_error(f, nvs_tensor_swap_out(f->engine, tensors, 2, &f->error), -EBUSY, "t1");
+	FAILS(f, -EBUSY, "t1", nvs_tensor_swap_out, tensors, 2);
 	STATE(f, tensors[0], NVS_RESIDENT, true, 0);
-	expect_error(f, sole_swap_in(f->engine, &tensors[1], 1, 0, &f->error), -EBUSY,
-		     "t1 is pinned for new contents");
+	FAILS(f, -EBUSY, "t1 is pinned for new contents", sole_swap_in, &tensors[1], 1, 0);
 	OK(f, sole_release(f->engine, &tensors[1], 1, NVS_DIRTY, &f->error));
 	OK(f, nvs_tensor_swap_out(f->engine, tensors, 2, &f->error));
 }
@@ -610,19 +580,15 @@ TEST(refuses_a_tensor_named_twice)
 	t = tensor_add(f, "t", 50);
 	tensor_store(f, t, 1);
 	twice[0] = twice[1] = t;
-	expect_error(f, sole_pin(f->engine, twice, 2, 0, &f->error), -EINVAL, "t is named twice");
-	expect_error(f, sole_swap_in(f->engine, twice, 2, 0, &f->error), -EINVAL, "twice");
+	FAILS(f, -EINVAL, "t is named twice", sole_pin, twice, 2, 0);
+	FAILS(f, -EINVAL, "twice", sole_swap_in, twice, 2, 0);
 	expect_error(f, (int)nvs_tensor_prefetch(f->engine, twice, 2, &f->error), -EINVAL, "twice");
-	expect_error(f, nvs_tensor_swap_out(f->engine, twice, 2, &f->error), -EINVAL, "twice");
-	expect_error(f, nvs_tensor_forget(f->engine, twice, 2, &f->error), -EINVAL, "twice");
-	expect_error(f, nvs_tensor_swap_in_to(f->engine, twice, data, 2, &f->error), -EINVAL,
-		     "twice");
-	expect_error(
-		f,
-		nvs_tensor_swap_out_from(f->engine, twice, (const void *const *)data, 2, &f->error),
-		-EINVAL, "twice");
+	FAILS(f, -EINVAL, "twice", nvs_tensor_swap_out, twice, 2);
+	FAILS(f, -EINVAL, "twice", nvs_tensor_forget, twice, 2);
+	FAILS(f, -EINVAL, "twice", nvs_tensor_swap_in_to, twice, data, 2);
+	FAILS(f, -EINVAL, "twice", nvs_tensor_swap_out_from, twice, (const void *const *)data, 2);
 	tensors_pin(f, &t, 1);
-	expect_error(f, sole_release(f->engine, twice, 2, NVS_CLEAN, &f->error), -EINVAL, "twice");
+	FAILS(f, -EINVAL, "twice", sole_release, twice, 2, NVS_CLEAN);
 	STATE(f, t, NVS_RESIDENT, false, 1);
 	OK(f, sole_release(f->engine, &t, 1, NVS_CLEAN, &f->error));
 	tensor_compare(f, t, 1);
@@ -630,16 +596,14 @@ TEST(refuses_a_tensor_named_twice)
 
 TEST(a_wait_ends_at_its_timeout)
 {
-	struct nvs_tensor *t;
+	struct nvs_tensor *t = OPEN_ONE(f, 5000, .place = PLACE_DISK, .simulated = true);
 
-	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	t = tensor_add(f, "t", 5000);
 	tensor_store(f, t, 1);
 	OK(f, sole_wait(f->engine, &t, 1, 0, &f->error));
 	sim_hold(f->sim, SIM_READS);
 	OK(f, sole_swap_in(f->engine, &t, 1, 0, &f->error));
-	expect_error(f, sole_wait(f->engine, &t, 1, 0, &f->error), -EAGAIN, "t is still in flight");
-	expect_error(f, sole_wait(f->engine, &t, 1, 2, &f->error), -ETIMEDOUT, "t is still");
+	FAILS(f, -EAGAIN, "t is still in flight", sole_wait, &t, 1, 0);
+	FAILS(f, -ETIMEDOUT, "t is still", sole_wait, &t, 1, 2);
 	sim_go(f->sim, SIM_READS);
 	OK(f, sole_wait(f->engine, &t, 1, 60000, &f->error));
 	assert_true(filled(nvs_tensor_data(t), 5000, 1));
@@ -649,10 +613,8 @@ TEST(a_wait_ends_at_its_timeout)
 TEST(an_error_structure_is_optional)
 {
 	const struct nvs_tensor_spec spec = U8_TENSOR("t", 1);
-	struct nvs_tensor *t;
+	struct nvs_tensor *t = OPEN_ONE(f, 5000, .place = PLACE_DISK);
 
-	OPEN(f, .place = PLACE_DISK);
-	t = tensor_add(f, "t", 5000);
 	assert_int_equal(sole_swap_in(f->engine, &t, 1, 0, NULL), -ENODATA);
 	assert_int_equal(sole_release(f->engine, &t, 1, NVS_CLEAN, NULL), -EINVAL);
 	assert_int_equal(nvs_tensor_register(f->engine, &spec, 1, &t, NULL), -EEXIST);

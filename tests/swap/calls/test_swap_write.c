@@ -139,8 +139,7 @@ TEST(after_an_error_no_byte_has_changed)
 						   .reads = true,
 						   .from = from + 600000,
 						   .to = from + 600001});
-	expect_error(f, nvs_tensor_write(f->engine, ranges, 2, -1, &f->error), -EIO,
-		     "t2: reading /");
+	FAILS(f, -EIO, "t2: reading /", nvs_tensor_write, ranges, 2, -1);
 	STATE(f, t[1], NVS_RESIDENT, false, 0);
 	STATE(f, t[2], NVS_ON_DRIVE, false, 0);
 	sim_no_faults(f->sim);
@@ -156,8 +155,8 @@ TEST(a_time_limit_bounds_the_wait_for_reads)
 	range = range_of(1, 500, 600);
 	fill(range.data, 600, 42);
 	sim_hold(f->sim, SIM_READS);
-	expect_error(f, nvs_tensor_write(f->engine, &range, 1, 0, &f->error), -EAGAIN, "t1");
-	expect_error(f, nvs_tensor_write(f->engine, &range, 1, 1, &f->error), -ETIMEDOUT, "t1");
+	FAILS(f, -EAGAIN, "t1", nvs_tensor_write, &range, 1, 0);
+	FAILS(f, -ETIMEDOUT, "t1", nvs_tensor_write, &range, 1, 1);
 	STATE(f, t[1], NVS_READING, false, 0);
 	sim_go(f->sim, SIM_READS);
 	OK(f, nvs_tensor_wait(f->engine, &t[1], 1, 0, -1, &f->error));
@@ -177,18 +176,17 @@ TEST(what_can_not_be_written_is_refused)
 	for (size_t i = 0; i < TENSORS; i++)
 		ranges[i] = range_of(i, 0, 1);
 	OK(f, nvs_tensor_write(f->engine, NULL, 0, 0, &f->error));
-	expect_error(f, nvs_tensor_write(f->engine, &ranges[2], 1, -1, &f->error), -E2BIG, "t2");
+	FAILS(f, -E2BIG, "t2", nvs_tensor_write, &ranges[2], 1, -1);
 	bad = ranges[1];
 	bad.tensor = empty;
-	expect_error(f, nvs_tensor_write(f->engine, &bad, 1, -1, &f->error), -ENODATA, "empty");
+	FAILS(f, -ENODATA, "empty", nvs_tensor_write, &bad, 1, -1);
 	bad.nbytes = 0;
 	OK(f, nvs_tensor_write(f->engine, &bad, 1, 0, &f->error));
 	bad = ranges[1];
 	bad.offset = tensor_lengths[1];
-	expect_error(f, nvs_tensor_write(f->engine, &bad, 1, -1, &f->error), -EINVAL, "not within");
+	FAILS(f, -EINVAL, "not within", nvs_tensor_write, &bad, 1, -1);
 	OK(f, sole_swap_in(f->engine, &t[1], 1, -1, &f->error));
-	expect_error(f, nvs_tensor_write(f->engine, ranges, 2, -1, &f->error), -EBUSY,
-		     "t1 is pinned");
+	FAILS(f, -EBUSY, "t1 is pinned", nvs_tensor_write, ranges, 2, -1);
 	OK(f, sole_wait(f->engine, &t[1], 1, -1, &f->error));
 	OK(f, sole_release(f->engine, &t[1], 1, NVS_CLEAN, &f->error));
 	fixture_shut(f);
@@ -196,7 +194,7 @@ TEST(what_can_not_be_written_is_refused)
 	OK(f, fixture_reopen(f));
 	tensors_add(f, "t", tensor_lengths, TENSORS, t);
 	ranges[1].tensor = t[1];
-	expect_error(f, nvs_tensor_write(f->engine, &ranges[1], 1, -1, &f->error), -EROFS, "read");
+	FAILS(f, -EROFS, "read", nvs_tensor_write, &ranges[1], 1, -1);
 	expect_on_drive();
 }
 
@@ -411,8 +409,8 @@ TEST(later_writes_do_not_pass_a_call_that_waits_for_earlier_ones)
 		OK(f, nvs_tensor_write(f->engine, &first, 1, 0, &f->error));
 		assert_int_equal(pthread_create(&caller, NULL, call_outside, &o), 0);
 		await_call(o.t[0]);
-		expect_error(f, nvs_tensor_write(f->engine, &first, 1, 0, &f->error), -EAGAIN,
-			     "can't be pinned while one of them is in flight or being copied");
+		FAILS(f, -EAGAIN, "can't be pinned while one of them is in flight or being copied",
+		      nvs_tensor_write, &first, 1, 0);
 		sim_go(f->sim, SIM_READS);
 		pthread_join(writer, NULL);
 		pthread_join(caller, NULL);
@@ -467,7 +465,7 @@ TEST(calls_wait_for_the_read_of_a_write_that_gave_up)
 		o.t[0] = range.tensor = tensor_add(f, "t", sizeof(o.data[0]));
 		tensor_store(f, o.t[0], 1);
 		sim_hold(f->sim, SIM_READS);
-		expect_error(f, nvs_tensor_write(f->engine, &range, 1, 0, &f->error), -EAGAIN, "t");
+		FAILS(f, -EAGAIN, "t", nvs_tensor_write, &range, 1, 0);
 		STATE(f, o.t[0], NVS_READING, false, 0);
 		assert_int_equal(pthread_create(&caller, NULL, call_outside, &o), 0);
 		await_call(o.t[0]);
@@ -490,11 +488,10 @@ TEST(a_write_that_gave_up_leaves_a_read_of_the_callers)
 	sim_hold(f->sim, SIM_READS);
 	sim_fail(f->sim, NVS_READ, 0, EIO, 1);
 	assert_int_equal(nvs_tensor_prefetch(f->engine, &range.tensor, 1, &f->error), 1);
-	expect_error(f, nvs_tensor_write(f->engine, &range, 1, 0, &f->error), -EAGAIN, "t");
-	expect_error(f, nvs_tensor_swap_in_to(f->engine, &range.tensor, &data, 1, &f->error),
-		     -EBUSY, "wait for it");
+	FAILS(f, -EAGAIN, "t", nvs_tensor_write, &range, 1, 0);
+	FAILS(f, -EBUSY, "wait for it", nvs_tensor_swap_in_to, &range.tensor, &data, 1);
 	sim_go(f->sim, SIM_READS);
-	expect_error(f, nvs_tensor_wait(f->engine, &range.tensor, 1, 0, -1, &f->error), -EIO, "t");
+	FAILS(f, -EIO, "t", nvs_tensor_wait, &range.tensor, 1, 0, -1);
 }
 
 static void *write_and_fail(void *arg)
