@@ -7,6 +7,8 @@
 
 #include "store/store_fixture.h"
 
+ONE_STORE
+
 /* ---- A file system that fills up ---- */
 
 /* A directory on a new ext4 without a journal, all for files. */
@@ -23,7 +25,6 @@ static struct how mounted(void)
 TEST(a_full_drive_is_found_when_space_is_reserved)
 {
 	struct how how = mounted();
-	struct store *store;
 	uint64_t first = MIB(20), much = MIB(60), little = MIB(2), offset, other;
 
 	store = must_open(how);
@@ -46,14 +47,12 @@ TEST(a_full_drive_is_found_when_space_is_reserved)
 		;
 	assert_int_equal(error.code, -ENOSPC);
 	assert_true(store_bytes(store) >= MIB(54));
-	store_close(store);
 }
 
 /* A batch that fits neither in one hole nor on the drive is split over several holes. */
 TEST(holes_are_filled_when_the_drive_is_full)
 {
 	enum { PIECES = 40, FREED = 20 };
-	struct store *store;
 	uint64_t nbytes[PIECES], offsets[PIECES], again[FREED + 1], before;
 
 	store = must_open(mounted());
@@ -82,14 +81,12 @@ TEST(holes_are_filled_when_the_drive_is_full)
 	for (size_t i = 0; i < FREED; i++)
 		assert_int_equal(again[i], offsets[2 * i]);
 	assert_true(again[FREED] >= MIB(54));
-	store_close(store);
 }
 
 /* The second member has no room, so the first must shrink back. */
 TEST(members_shrink_back_when_one_is_full)
 {
 	const char *full = mounted().paths[0];
-	struct store *store;
 	uint64_t nbytes = MIB(8), much = MIB(200), offset;
 
 	store = must_open((struct how){.paths = {at("a"), full}, .npaths = 2, .absolute = true});
@@ -99,13 +96,11 @@ TEST(members_shrink_back_when_one_is_full)
 	assert_non_null(strstr(error.text, DATA " has no room"));
 	assert_int_equal(data_bytes(store, 0), MIB(6));
 	assert_int_equal(data_bytes(store, 1), MIB(6));
-	store_close(store);
 }
 
 TEST(a_commit_to_a_mount_that_is_gone_is_stale)
 {
 	struct how how = mounted();
-	struct store *store;
 
 	how.keep = true;
 	store = must_open(how);
@@ -114,7 +109,6 @@ TEST(a_commit_to_a_mount_that_is_gone_is_stale)
 	assert_int_equal(store_commit(store, NULL, 0, NULL, &error), -ESTALE);
 	assert_non_null(strstr(error.text, how.paths[0]));
 	assert_non_null(strstr(error.text, " was removed or moved"));
-	store_close(store);
 }
 
 /* ---- Raw devices ---- */
@@ -127,7 +121,6 @@ static struct how raw(const char *device, bool keep)
 TEST(a_raw_device_is_a_store_and_blank_afterwards)
 {
 	const char *device = need_device(MIB(128), 512);
-	struct store *store;
 	uint64_t nbytes = MIB(30), much = MIB(64), offset;
 	uint8_t wrote[10000], read[10000], label[LABEL_BYTES];
 
@@ -141,7 +134,7 @@ TEST(a_raw_device_is_a_store_and_blank_afterwards)
 	assert_non_null(strstr(error.text, device));
 	must_not_open(raw(device, false), -EBUSY, "is in use");
 	read_file(device, label, sizeof(label), 0);
-	store_close(store);
+	shut(&store);
 
 	/* A label that a crash left is overwritten. */
 	write_file(device, label, sizeof(label), 0);
@@ -175,18 +168,16 @@ static const char *make_kept_device(struct how *how)
 {
 	const struct store_entry entry = {.name = "t", .dtype = NVS_U8};
 	const char *device = need_device(MIB(80), 512);
-	struct store *store;
 
 	*how = raw(device, true);
 	store = must_open(*how);
 	assert_int_equal(store_commit(store, &entry, 1, NULL, &error), 0);
-	store_close(store);
+	shut(&store);
 	return device;
 }
 
 static void must_have_its_commit(struct how how, bool damaged)
 {
-	struct store *store;
 	size_t n;
 
 	log_text[0] = 0;
@@ -196,7 +187,7 @@ static void must_have_its_commit(struct how how, bool damaged)
 	assert_int_equal(strstr(log_text, "the next commit writes both anew") != NULL, damaged);
 	/* Nothing has changed but for the damage. */
 	assert_int_equal(store_commit(store, store_entries(store, &n), 1, NULL, &error), 0);
-	store_close(store);
+	shut(&store);
 }
 
 TEST(a_damaged_label_of_a_raw_device_costs_nothing)
@@ -223,7 +214,6 @@ TEST(a_label_of_a_raw_device_that_is_older_than_its_manifest_is_refused)
 	uint8_t labels[LABEL_COPY_COUNT][LABEL_BYTES];
 	const struct store_entry entries[] = {{.name = "t", .dtype = NVS_U8},
 					      {.name = "u", .dtype = NVS_U8}};
-	struct store *store;
 	const char *device;
 	struct how how;
 	size_t n;
@@ -233,14 +223,14 @@ TEST(a_label_of_a_raw_device_that_is_older_than_its_manifest_is_refused)
 		read_file(device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
 	store = must_open(how);
 	assert_int_equal(store_commit(store, entries, 2, NULL, &error), 0);
-	store_close(store);
+	shut(&store);
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++) {
 		write_file(device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
 		if (!i) {
 			store = must_open(how);
 			store_entries(store, &n);
 			assert_int_equal(n, 2);
-			store_close(store);
+			shut(&store);
 			write_file(device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
 		}
 	}
@@ -321,12 +311,11 @@ TEST(a_second_device_with_lost_labels_is_a_damaged_store)
 	const char *device, *paths[2] = {root};
 	struct store_options options = {
 		.paths = paths, .npaths = 2, .stripe_size = 65536, .keep = true, .log = &test_log};
-	struct store *store;
 
 	device = need_device(MIB(80), 512);
 	paths[1] = device;
 	assert_int_equal(store_open(&store, aio, &options, &error), 0);
-	store_close(store);
+	shut(&store);
 	for (enum in_label in = ZEROS; in < IN_LABEL; in++) {
 		spoil_label(device, 1, in);
 		spoil_label(device, 0, in == HALF ? JUNK : in);
@@ -391,7 +380,6 @@ TEST(a_raw_device_that_is_mounted_or_too_small_is_refused)
 TEST(a_kept_raw_device_is_found_again)
 {
 	const char *device;
-	struct store *store;
 	uint64_t nbytes = 100000, both[2] = {nbytes, nbytes}, offset, offsets[2];
 	struct store_entry entry = {
 		.name = "t", .dtype = NVS_U8, .numel = nbytes, .nbytes = nbytes, .written = true};
@@ -412,7 +400,7 @@ TEST(a_kept_raw_device_is_found_again)
 		entry.has_checksum = true;
 		assert_int_equal(store_commit(store, &entry, 1, NULL, &error), 0);
 	}
-	store_close(store);
+	shut(&store);
 	must_not_open(raw(device, false), -EEXIST, "kept store");
 	how.rank = 1;
 	must_not_open(how, -EMEDIUMTYPE, "of rank 0");
@@ -428,14 +416,12 @@ TEST(a_kept_raw_device_is_found_again)
 	assert_memory_equal(read, wrote, sizeof(read));
 	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
 	assert_true(offset >= offsets[1] + nbytes);
-	store_close(store);
 }
 
 TEST(a_manifest_too_large_for_its_place_on_a_device_is_refused)
 {
 	enum { FITTING = 29537 }; /* see docs/store-format.md */
 	const char *device;
-	struct store *store;
 	static struct store_entry entries[FITTING + 1];
 	static char names[FITTING + 1][NVS_NAME_MAX + 1];
 	size_t n;
@@ -450,17 +436,15 @@ TEST(a_manifest_too_large_for_its_place_on_a_device_is_refused)
 	assert_int_equal(store_commit(store, entries, FITTING, NULL, &error), 0);
 	assert_int_equal(store_commit(store, entries, FITTING + 1, NULL, &error), -ENOSPC);
 	assert_non_null(strstr(error.text, "for it: keep the store in a directory"));
-	store_close(store);
+	shut(&store);
 	store = must_open(raw(device, true));
 	store_entries(store, &n);
 	assert_int_equal(n, FITTING);
-	store_close(store);
 }
 
 TEST(a_directory_and_a_device_make_one_store)
 {
 	const char *device;
-	struct store *store = NULL;
 	const char *paths[2];
 	struct store_options options = {
 		.paths = paths, .npaths = 2, .stripe_size = 65536, .keep = true, .log = &test_log};
@@ -481,7 +465,7 @@ TEST(a_directory_and_a_device_make_one_store)
 		}
 		move(store, NVS_READ, read, nbytes, 0);
 		assert_memory_equal(read, wrote, nbytes);
-		store_close(store);
+		shut(&store);
 	}
 }
 
