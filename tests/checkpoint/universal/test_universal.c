@@ -155,7 +155,7 @@ TEST(a_universal_checkpoint_has_the_states_of_the_rule)
 	for (unsigned k = 0; k < 2; k++) {
 		struct optim *on = k ? &other : &optim;
 
-		optim_init(on, groups, COUNT(groups));
+		optim_renew(on, groups, COUNT(groups));
 		strcpy(on->config.adam.type, "Adagrad");
 		DONE(on, optim_open(on));
 		optim_run(on, 1, k ? 1 : 4);
@@ -183,7 +183,7 @@ static const struct group halves[] = {{"first", 100100, NVS_BF16}, {"second", 30
 
 static void start_in(struct optim *on, enum nvs_optimizer_state state, uint64_t steps)
 {
-	optim_init(on, halves, COUNT(halves));
+	optim_renew(on, halves, COUNT(halves));
 	on->config.optimizer_state = state;
 	DONE(on, optim_open(on));
 	optim_run(on, 1, steps);
@@ -223,8 +223,6 @@ TEST(state_in_fewer_bytes_is_exported_as_float32_and_imported_into_any_format)
 		other.result.norm = optim.result.norm;
 		IS_LIKE(&optim, &other);
 		assert_int_equal(steps_of(&other), 4);
-		optim_close(&other);
-		optim_close(&optim);
 	}
 }
 
@@ -394,7 +392,6 @@ TEST(an_import_that_a_step_changes_meanwhile_is_told)
 	REFUSED(&optim, import_from(&optim, path), -EBUSY, "took a step");
 	inject_observe(NULL);
 	assert_int_equal(steps_of(&optim), 2);
-	optim_close(&optim);
 }
 
 struct replacement {
@@ -453,7 +450,6 @@ TEST(ranks_cut_and_join_parameters)
 		DONE(&other, import_from(&other, several));
 		assert_int_equal(steps_of(&other), 3);
 		same_params(&optim, &other);
-		optim_close(&other);
 	}
 }
 
@@ -736,7 +732,7 @@ static struct optim *is_of(struct optim *reader, struct optim *a, struct optim *
 
 static void fail_at_each_call(const char *path)
 {
-	struct optim old, new, reader;
+	struct optim old = {0}, new = {0}, reader = {0};
 	uint64_t failed = 1;
 
 	start(&old, 1);
@@ -816,7 +812,7 @@ static bool ends_at_rename(const char *path, unsigned nth)
 	int status;
 
 	if (!child) {
-		struct optim own;
+		struct optim own = {0};
 
 		start(&own, 2);
 		inject_observe(&observer);
@@ -830,7 +826,7 @@ static bool ends_at_rename(const char *path, unsigned nth)
 /* What an export of two steps left, that ended over one of `old`, is either, and the next export whole. */
 static void old_or_new(struct optim *old, const char *path)
 {
-	struct optim reader;
+	struct optim reader = {0};
 
 	start(&reader, 0);
 	DONE(&reader, import_from(&reader, path));
@@ -845,7 +841,7 @@ static void old_or_new(struct optim *old, const char *path)
 TEST(an_export_that_ends_between_its_renames_on_fuse_leaves_the_old_checkpoint_or_the_new)
 {
 	const char *mount = mount_fuse(), *path;
-	struct optim old;
+	struct optim old = {0};
 	unsigned between = 0, nth = 1;
 
 	if (!mount)
@@ -913,7 +909,7 @@ TEST(a_failed_export_keeps_a_checkpoint_that_a_crash_has_left_between_renames)
 TEST(a_killed_export_leaves_the_old_checkpoint_or_the_new)
 {
 	const char *path = path_in(temp_directory(), "tag");
-	struct optim old;
+	struct optim old = {0};
 	uint64_t random = random_seed("kills");
 	unsigned kills = 0, rounds = at_length(12, 4);
 
@@ -924,7 +920,7 @@ TEST(a_killed_export_leaves_the_old_checkpoint_or_the_new)
 		pid_t child = fork();
 
 		if (!child) {
-			struct optim own;
+			struct optim own = {0};
 
 			start(&own, 2);
 			for (;;)
@@ -1101,7 +1097,6 @@ TEST(a_directory_with_other_files_is_not_replaced)
 		assert_int_equal(system(command), 0);
 		REFUSED(&optim, export_to(&optim, path), -EEXIST, "no part of a universal");
 		assert_int_equal(access(mine, F_OK), 0);
-		optim_close(&optim);
 	}
 }
 
