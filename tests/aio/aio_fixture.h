@@ -28,6 +28,7 @@
 struct rig_options {
 	uint32_t part; /* bytes of a block, and of a transfer below */
 	uint32_t depth, io_timeout_ms;
+	uint32_t workers; /* 0: one */
 	struct nvs_log log;
 	const struct engine_ops *ops; /* NULL: engine_fake */
 	bool buffered;
@@ -50,9 +51,9 @@ static struct rig one_rig, *const rig = &one_rig;
 
 static inline void rig_begin(const struct rig_options *options)
 {
-	const struct aio_config *config = FAKE_CONFIG(.block_size = options->part,
-						      .queue_depth = options->depth,
-						      .io_timeout_ms = options->io_timeout_ms);
+	struct aio_config config = *FAKE_CONFIG(.block_size = options->part,
+						.queue_depth = options->depth,
+						.io_timeout_ms = options->io_timeout_ms);
 
 	*rig = (struct rig){.part = options->part, .error = {.size = sizeof(rig->error)}};
 	rig->data = aligned_alloc(65536, RIG_BYTES);
@@ -60,7 +61,9 @@ static inline void rig_begin(const struct rig_options *options)
 	memset(rig->data, 7, RIG_BYTES);
 	fake_init(&rig->fake, NULL);
 	rig->fake.dry = !options->moves;
-	DO(aio_open_with(&rig->aio, config, options->ops ? options->ops : &engine_fake, &rig->fake,
+	if (options->workers)
+		config.thread_count = options->workers;
+	DO(aio_open_with(&rig->aio, &config, options->ops ? options->ops : &engine_fake, &rig->fake,
 			 options->log.fn ? &options->log : NULL, &rig->error));
 	rig->file = fake_file_open(rig->aio,
 				   NVS_FILE_WRITE | (options->buffered ? NVS_FILE_BUFFERED : 0));
