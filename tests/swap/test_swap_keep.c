@@ -95,16 +95,8 @@ static void a_kept_store_is_found_again(const struct setup *setup)
 TEST(is_found_again_with_its_data)
 {
 	a_kept_store_is_found_again(&(struct setup){.place = PLACE_DISK, .keep = true});
-}
-
-TEST(is_found_again_buffered_and_verified)
-{
 	a_kept_store_is_found_again(
 		&(struct setup){.place = PLACE_TMPFS, .keep = true, .verify = true});
-}
-
-TEST(is_found_again_over_stripes)
-{
 	a_kept_store_is_found_again(&(struct setup){.place = PLACE_EXT4,
 						    .keep = true,
 						    .npaths = 3,
@@ -562,13 +554,6 @@ TEST(a_crash_while_reading_loses_nothing)
 	fixture_shut(f);
 	crash_after(read_all);
 	reopen_and_check(9);
-}
-
-TEST(a_commit_survives_a_crash)
-{
-	INIT(f, .place = PLACE_DISK, .keep = true);
-	crash_after(commit_only);
-	reopen_and_check(30);
 }
 
 /* Holds a store until the parent closes the pipe. */
