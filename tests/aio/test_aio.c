@@ -36,6 +36,24 @@ static const enum nvs_ioengine engines[] = {NVS_IOENGINE_IO_URING, NVS_IOENGINE_
 static struct nvs_error error = {.size = sizeof(error)};
 #define DO(call) SUCCEEDS(call, &error)
 
+/* Of each test, closed at its end. */
+static struct nvs_aio *aio;
+static struct nvs_file *file;
+
+static void close_file(void)
+{
+	nvs_file_close(file);
+	file = NULL;
+}
+
+static void close_aio(void)
+{
+	close_file();
+	assert_int_equal(nvs_aio_close(aio), 0);
+	aio = NULL;
+}
+AFTER_SUCCESS(close_aio)
+
 static const struct aio_config plain = {
 	.block_size = 64 * KIB,
 	.queue_depth = 8,
@@ -43,37 +61,42 @@ static const struct aio_config plain = {
 	.overlap_events = true,
 };
 
-/* Returns NULL and prints the reason if the engine does not work here. */
-static struct nvs_aio *open_engine(const struct aio_config *config, enum nvs_ioengine ioengine)
+/* Returns false and prints the reason if the engine does not work here. */
+static bool open_engine(const struct aio_config *config, enum nvs_ioengine ioengine)
 {
 	struct aio_config this_one = *config;
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
-	struct nvs_aio *aio = NULL;
 	int rc;
 
+	close_aio();
 	this_one.ioengine = ioengine;
 	rc = aio_open(&aio, &this_one, NULL, &error);
 	if (rc == -ENOTSUP) {
 		print_message("%s\n", error.text);
-		return NULL;
+		return false;
 	}
 	DO(rc);
 	nvs_aio_get_stats(aio, &stats);
 	if (ioengine != NVS_IOENGINE_AUTO)
 		assert_string_equal(stats.ioengine, nvs_ioengine_name(ioengine));
-	return aio;
+	return true;
 }
 
-static struct nvs_file *open_file(struct nvs_aio *aio, const char *path, unsigned flags)
+static void need_io_uring(void)
 {
-	struct nvs_file *file = NULL;
+	char reason[192];
 
-	DO(nvs_file_open(aio, path, flags, &file, &error));
-	return file;
+	if (ioengine_try(NVS_IOENGINE_IO_URING, reason, sizeof(reason)))
+		SKIP("io_uring does not work here: %s", reason);
 }
 
-static int move(struct nvs_aio *aio, struct nvs_file *file, enum nvs_direction direction,
-		void *data, uint64_t nbytes, uint64_t offset)
+static void open_file(const char *path, unsigned flags)
+{
+	close_file();
+	DO(nvs_file_open(aio, path, flags, &file, &error));
+}
+
+static int move(enum nvs_direction direction, void *data, uint64_t nbytes, uint64_t offset)
 {
 	struct transfer transfer = {.file = file,
 				    .direction = direction,
@@ -93,8 +116,6 @@ static int move(struct nvs_aio *aio, struct nvs_file *file, enum nvs_direction d
 #define GUARD	    64u
 
 struct image {
-	struct nvs_aio *aio;
-	struct nvs_file *file;
 	const char *path;
 	bool device;
 	uint32_t block;
@@ -179,8 +200,7 @@ static unsigned make_batch(struct image *image, struct one batch[BATCH])
 		offset += random_step(image, IMAGE_BYTES / 8);
 		if (offset + nbytes > IMAGE_BYTES)
 			break;
-		*transfer =
-			(struct transfer){.file = image->file, .nbytes = nbytes, .offset = offset};
+		*transfer = (struct transfer){.file = file, .nbytes = nbytes, .offset = offset};
 		transfer->direction = random_below(&image->random, 3) ? NVS_WRITE : NVS_READ;
 		if (offset + nbytes > image->length)
 			transfer->direction = NVS_WRITE;
@@ -218,8 +238,8 @@ static void move_batch(struct image *image)
 
 	for (unsigned i = 0; i < n; i++)
 		transfers[i] = &batch[i].transfer;
-	DO(submit_all(image->aio, transfers, n, &error));
-	DO(await_all(image->aio, transfers, n, -1, &error));
+	DO(submit_all(aio, transfers, n, &error));
+	DO(await_all(aio, transfers, n, -1, &error));
 	for (unsigned i = 0; i < n; i++)
 		check_one(image, &batch[i]);
 }
@@ -243,7 +263,7 @@ static void check_file(const struct image *image)
 }
 
 /* A device starts with random contents, a file empty. */
-static void begin(struct image *image, const struct aio_config *config, enum nvs_ioengine ioengine,
+static bool begin(struct image *image, const struct aio_config *config, enum nvs_ioengine ioengine,
 		  unsigned flags)
 {
 	image->block = config->block_size;
@@ -256,9 +276,11 @@ static void begin(struct image *image, const struct aio_config *config, enum nvs
 		assert_int_equal(pwrite(fd, image->bytes, IMAGE_BYTES, 0), IMAGE_BYTES);
 		assert_int_equal(close(fd), 0);
 	}
-	image->aio = open_engine(config, ioengine);
-	flags |= NVS_FILE_WRITE | (image->device ? 0 : NVS_FILE_CREATE | NVS_FILE_TRUNCATE);
-	image->file = image->aio ? open_file(image->aio, image->path, flags) : NULL;
+	if (!open_engine(config, ioengine))
+		return false;
+	open_file(image->path, flags | NVS_FILE_WRITE |
+				       (image->device ? 0 : NVS_FILE_CREATE | NVS_FILE_TRUNCATE));
+	return true;
 }
 
 static void round_trips(const char *path, bool device, unsigned flags, unsigned rounds)
@@ -286,13 +308,12 @@ static void round_trips(const char *path, bool device, unsigned flags, unsigned 
 		config.thread_count = shapes[shape].threads;
 		config.single_submit = shapes[shape].single;
 		config.overlap_events = shapes[shape].overlap;
-		begin(&image, &config, engines[i / COUNT(shapes)], flags);
-		for (unsigned round = 0; round < rounds && image.file; round++)
+		if (!begin(&image, &config, engines[i / COUNT(shapes)], flags))
+			continue;
+		for (unsigned round = 0; round < rounds; round++)
 			move_batch(&image);
-		nvs_file_close(image.file);
-		if (image.file)
-			check_file(&image);
-		nvs_aio_close(image.aio);
+		close_file();
+		check_file(&image);
 	}
 	free(image.bytes);
 	free(image.memory);
@@ -340,8 +361,6 @@ TEST(any_bytes_make_the_round_trip_on_ext4_of_4096_byte_sectors)
 
 /* Each thread owns every eighth range. The lengths are odd, so ranges meet within pages. */
 struct neighbours {
-	struct nvs_aio *aio;
-	struct nvs_file *file;
 	uint64_t begin[NEIGHBOURS * RANGES + 1];
 	char *bytes; /* expected contents of the file at the end */
 };
@@ -363,16 +382,16 @@ static int move_ranges(struct neighbour *me, enum nvs_direction direction, char 
 		uint64_t from = all->begin[i * NEIGHBOURS + me->index];
 		uint64_t to = all->begin[i * NEIGHBOURS + me->index + 1];
 
-		transfers[i] = (struct transfer){.file = all->file,
+		transfers[i] = (struct transfer){.file = file,
 						 .direction = direction,
 						 .data = bytes + from,
 						 .nbytes = to - from,
 						 .offset = from};
 		list[i] = &transfers[i];
 	}
-	rc = submit_all(all->aio, list, RANGES, &own);
+	rc = submit_all(aio, list, RANGES, &own);
 	if (!rc)
-		rc = await_all(all->aio, list, RANGES, -1, &own);
+		rc = await_all(aio, list, RANGES, -1, &own);
 	if (rc)
 		snprintf(me->wrong, sizeof(me->wrong), "%.120s", own.text);
 	return rc;
@@ -449,14 +468,11 @@ static void neighbours_keep_their_bytes(const char *path, bool device)
 		struct image image = {
 			.path = path, .device = true, .length = all.begin[NEIGHBOURS * RANGES]};
 
-		all.aio = open_engine(&config, engines[i]);
-		if (!all.aio)
+		if (!open_engine(&config, engines[i]))
 			continue;
-		all.file = open_file(all.aio, path,
-				     NVS_FILE_WRITE | (device ? 0 : NVS_FILE_CREATE));
+		open_file(path, NVS_FILE_WRITE | (device ? 0 : NVS_FILE_CREATE));
 		run_neighbours(&all);
-		nvs_file_close(all.file);
-		nvs_aio_close(all.aio);
+		close_aio();
 		image.bytes = all.bytes;
 		if (!device)
 			check_file(&image);
@@ -476,29 +492,27 @@ TEST(transfers_that_share_sectors_of_a_device_keep_each_other_s_bytes)
 
 /* ---- Ends of files ---- */
 
-static void reading_past_the_end_is_told(struct nvs_aio *aio, const char *path, unsigned flags)
+static void reading_past_the_end_is_told(const char *path, unsigned flags)
 {
-	struct nvs_file *file =
-		open_file(aio, path, flags | NVS_FILE_WRITE | NVS_FILE_CREATE | NVS_FILE_TRUNCATE);
 	const uint64_t length = 70001;
 	char *data = aligned_alloc(PAGE, 128 * KIB);
 
+	open_file(path, flags | NVS_FILE_WRITE | NVS_FILE_CREATE | NVS_FILE_TRUNCATE);
 	memset(data, 1, 128 * KIB);
-	DO(move(aio, file, NVS_WRITE, data, length, 0));
+	DO(move(NVS_WRITE, data, length, 0));
 	for (unsigned odd = 0; odd < 2; odd++) {
-		DO(move(aio, file, NVS_READ, data + odd, length, 0));
-		DO(move(aio, file, NVS_READ, data + odd, 1, length - 1));
-		assert_int_equal(move(aio, file, NVS_READ, data + odd, 2, length - 1), -ENODATA);
-		assert_int_equal(move(aio, file, NVS_READ, data + odd, length + 1, 0), -ENODATA);
+		DO(move(NVS_READ, data + odd, length, 0));
+		DO(move(NVS_READ, data + odd, 1, length - 1));
+		assert_int_equal(move(NVS_READ, data + odd, 2, length - 1), -ENODATA);
+		assert_int_equal(move(NVS_READ, data + odd, length + 1, 0), -ENODATA);
 		assert_int_equal(error.code, -ENODATA);
 		assert_says(error.text, path);
 		assert_int_equal(error.offset, length);
-		assert_int_equal(move(aio, file, NVS_READ, data + odd, PAGE, length), -ENODATA);
+		assert_int_equal(move(NVS_READ, data + odd, PAGE, length), -ENODATA);
 		assert_int_equal(error.offset, length);
-		assert_int_equal(move(aio, file, NVS_READ, data + odd, PAGE, MIB), -ENODATA);
+		assert_int_equal(move(NVS_READ, data + odd, PAGE, MIB), -ENODATA);
 		assert_int_equal(error.offset, MIB);
 	}
-	nvs_file_close(file);
 	free(data);
 }
 
@@ -507,15 +521,12 @@ TEST(a_read_past_the_end_is_an_error_and_one_up_to_it_is_not)
 	const char *directory = temp_directory(), *memory = memory_directory();
 
 	for (size_t i = 0; i < COUNT(engines); i++) {
-		struct nvs_aio *aio = open_engine(&plain, engines[i]);
-
-		if (!aio)
+		if (!open_engine(&plain, engines[i]))
 			continue;
-		reading_past_the_end_is_told(aio, path_in(directory, "data"), 0);
-		reading_past_the_end_is_told(aio, path_in(directory, "data"), NVS_FILE_BUFFERED);
+		reading_past_the_end_is_told(path_in(directory, "data"), 0);
+		reading_past_the_end_is_told(path_in(directory, "data"), NVS_FILE_BUFFERED);
 		if (memory)
-			reading_past_the_end_is_told(aio, path_in(memory, "data"), 0);
-		nvs_aio_close(aio);
+			reading_past_the_end_is_told(path_in(memory, "data"), 0);
 	}
 }
 
@@ -526,20 +537,16 @@ TEST(a_device_ends_where_it_ends)
 
 	memset(data, 1, MIB);
 	for (size_t i = 0; i < COUNT(engines); i++) {
-		struct nvs_aio *aio = open_engine(&plain, engines[i]);
-		struct nvs_file *file = aio ? open_file(aio, device, NVS_FILE_WRITE) : NULL;
-
-		for (unsigned odd = 0; odd < 2 && file; odd++) {
+		if (!open_engine(&plain, engines[i]))
+			continue;
+		open_file(device, NVS_FILE_WRITE);
+		for (unsigned odd = 0; odd < 2; odd++) {
 			uint64_t begin = MIB - 64 * KIB + odd;
 
-			DO(move(aio, file, NVS_WRITE, data, 64 * KIB - odd, begin));
-			assert_int_equal(move(aio, file, NVS_WRITE, data, 64 * KIB + 1, begin),
-					 -ENOSPC);
-			assert_int_equal(move(aio, file, NVS_READ, data, 64 * KIB + 1, begin),
-					 -ENODATA);
+			DO(move(NVS_WRITE, data, 64 * KIB - odd, begin));
+			assert_int_equal(move(NVS_WRITE, data, 64 * KIB + 1, begin), -ENOSPC);
+			assert_int_equal(move(NVS_READ, data, 64 * KIB + 1, begin), -ENODATA);
 		}
-		nvs_file_close(file);
-		nvs_aio_close(aio);
 	}
 	free(data);
 }
@@ -552,24 +559,17 @@ TEST(a_full_drive_fails_the_write_and_leaves_the_engine_usable)
 	path = path_in(directory, "data");
 	memset(data, 1, 32 * MIB);
 	for (size_t i = 0; i < COUNT(engines); i++) {
-		struct nvs_aio *aio = open_engine(&plain, engines[i]);
-		struct nvs_file *file = aio ? open_file(aio, path,
-							NVS_FILE_WRITE | NVS_FILE_CREATE |
-								NVS_FILE_TRUNCATE)
-					    : NULL;
-
-		if (!file)
+		if (!open_engine(&plain, engines[i]))
 			continue;
-		assert_int_equal(move(aio, file, NVS_WRITE, data, 32 * MIB, 0), -ENOSPC);
+		open_file(path, NVS_FILE_WRITE | NVS_FILE_CREATE | NVS_FILE_TRUNCATE);
+		assert_int_equal(move(NVS_WRITE, data, 32 * MIB, 0), -ENOSPC);
 		assert_says(error.text, path);
 		assert_says(error.text, "make room");
 		assert_true(error.offset < 16 * MIB);
 		/* I/Os are in no order: those of any part may have found the drive full. */
 		assert_int_equal(truncate(path, 0), 0);
-		DO(move(aio, file, NVS_WRITE, data, MIB, 0));
-		DO(move(aio, file, NVS_READ, data, MIB, 0));
-		nvs_file_close(file);
-		nvs_aio_close(aio);
+		DO(move(NVS_WRITE, data, MIB, 0));
+		DO(move(NVS_READ, data, MIB, 0));
 	}
 	free(data);
 }
@@ -579,56 +579,45 @@ TEST(a_full_drive_fails_the_write_and_leaves_the_engine_usable)
 TEST(where_a_file_system_has_no_direct_io_the_file_says_so)
 {
 	const char *memory = memory_directory();
-	struct nvs_aio *aio = open_engine(&plain, NVS_IOENGINE_POSIX);
-	struct nvs_file *file;
 
-	file = open_file(aio, path_in(temp_directory(), "data"),
-			 NVS_FILE_WRITE | NVS_FILE_CREATE | NVS_FILE_BUFFERED);
+	open_engine(&plain, NVS_IOENGINE_POSIX);
+	open_file(path_in(temp_directory(), "data"),
+		  NVS_FILE_WRITE | NVS_FILE_CREATE | NVS_FILE_BUFFERED);
 	assert_false(nvs_file_direct(file));
-	nvs_file_close(file);
 	if (memory) {
-		file = open_file(aio, path_in(memory, "data"), NVS_FILE_WRITE | NVS_FILE_CREATE);
+		open_file(path_in(memory, "data"), NVS_FILE_WRITE | NVS_FILE_CREATE);
 		assert_false(nvs_file_direct(file));
-		nvs_file_close(file);
 	}
-	nvs_aio_close(aio);
 }
 
 TEST(alignment_comes_from_the_file_and_not_from_a_constant)
 {
 	const char *small = need_device(MIB, 512), *large = need_device(MIB, 4096);
-	struct nvs_aio *aio;
-	struct nvs_file *file;
 
-	aio = open_engine(&plain, NVS_IOENGINE_POSIX);
-	file = open_file(aio, small, NVS_FILE_WRITE);
+	open_engine(&plain, NVS_IOENGINE_POSIX);
+	open_file(small, NVS_FILE_WRITE);
 	assert_true(nvs_file_direct(file));
 	if (file->members[0].dio.from_statx)
 		assert_int_equal(file->offset_align, 512);
-	nvs_file_close(file);
-	file = open_file(aio, large, NVS_FILE_WRITE);
+	open_file(large, NVS_FILE_WRITE);
 	assert_true(nvs_file_direct(file));
 	assert_int_equal(file->offset_align, 4096);
-	nvs_file_close(file);
-	nvs_aio_close(aio);
 }
 
 TEST(files_are_private_and_closed_on_exec)
 {
 	const char *path = path_in(temp_directory(), "data");
-	struct nvs_aio *aio = open_engine(&plain, NVS_IOENGINE_POSIX);
 	mode_t mask = umask(0);
-	struct nvs_file *file = open_file(aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE);
 	struct stat st;
 
+	open_engine(&plain, NVS_IOENGINE_POSIX);
+	open_file(path, NVS_FILE_WRITE | NVS_FILE_CREATE);
 	umask(mask);
 	assert_int_equal(stat(path, &st), 0);
 	assert_int_equal(st.st_mode & 07777, 0600);
 	assert_true(fcntl(file->members[0].fd, F_GETFD) & FD_CLOEXEC);
 	if (file->members[0].direct_fd >= 0)
 		assert_true(fcntl(file->members[0].direct_fd, F_GETFD) & FD_CLOEXEC);
-	nvs_file_close(file);
-	nvs_aio_close(aio);
 }
 
 TEST(opening_a_file_says_what_is_wrong_with_it)
@@ -636,10 +625,10 @@ TEST(opening_a_file_says_what_is_wrong_with_it)
 	const char *directory = temp_directory();
 	const char *missing = path_in(directory, "missing"), *link = path_in(directory, "link");
 	const char *real = path_in(directory, "real");
-	struct nvs_aio *aio = open_engine(&plain, NVS_IOENGINE_POSIX);
-	struct nvs_file *file = open_file(aio, real, NVS_FILE_WRITE | NVS_FILE_CREATE);
 
-	nvs_file_close(file);
+	open_engine(&plain, NVS_IOENGINE_POSIX);
+	open_file(real, NVS_FILE_WRITE | NVS_FILE_CREATE);
+	close_file();
 	assert_int_equal(symlink("real", link), 0);
 	assert_int_equal(nvs_file_open(aio, link, 0, &file, &error), -ELOOP);
 	assert_says(error.text, link);
@@ -652,19 +641,17 @@ TEST(opening_a_file_says_what_is_wrong_with_it)
 	assert_int_equal(nvs_file_open(aio, real, 32, &file, NULL), -EINVAL);
 	assert_int_equal(access(missing, F_OK), -1);
 	nvs_file_close(NULL);
-	nvs_aio_close(aio);
 	nvs_aio_close(NULL);
 }
 
 TEST(nothing_is_moved_by_a_transfer_of_nothing)
 {
-	struct nvs_aio *aio = open_engine(&plain, NVS_IOENGINE_POSIX);
-	struct nvs_file *file = open_file(aio, path_in(temp_directory(), "data"),
-					  NVS_FILE_WRITE | NVS_FILE_CREATE);
-	struct transfer nothing = {.file = file, .direction = NVS_WRITE, .offset = 12345};
-	struct transfer *one = &nothing;
+	struct transfer nothing = {.direction = NVS_WRITE, .offset = 12345}, *one = &nothing;
 	struct stat st;
 
+	open_engine(&plain, NVS_IOENGINE_POSIX);
+	open_file(path_in(temp_directory(), "data"), NVS_FILE_WRITE | NVS_FILE_CREATE);
+	nothing.file = file;
 	DO(submit_all(aio, &one, 1, &error));
 	assert_true(is_completed(one));
 	DO(await_all(aio, &one, 1, 0, &error));
@@ -672,8 +659,6 @@ TEST(nothing_is_moved_by_a_transfer_of_nothing)
 	DO(nvs_file_sync(file, &error));
 	assert_int_equal(fstat(file->members[0].fd, &st), 0);
 	assert_int_equal(st.st_size, 0);
-	nvs_file_close(file);
-	nvs_aio_close(aio);
 }
 
 /* ---- Options of an aio ---- */
@@ -683,18 +668,20 @@ TEST(values_out_of_bounds_are_refused_with_the_bounds)
 	static const struct {
 		uint32_t block, depth, threads;
 		int ioengine;
+		uint32_t io_timeout_ms;
 		const char *subject, *says;
 	} wrong[] = {
-		{0, 8, 1, 0, "block_size", "from 512 to 1073741824"},
-		{511, 8, 1, 0, "block_size", "512"},
-		{513, 8, 1, 0, "block_size", "multiple of 512"},
-		{(1u << 30) + 512, 8, 1, 0, "block_size", "1073741824"},
-		{4096, 0, 1, 0, "queue_depth", "from 1 to 4096"},
-		{4096, 4097, 1, 0, "queue_depth", "4096"},
-		{4096, 8, 0, 0, "thread_count", "from 1 to 256"},
-		{4096, 8, 257, 0, "thread_count", "256"},
-		{4096, 8, 1, 4, "ioengine", "auto, io_uring, libaio or posix"},
-		{4096, 8, 1, -1, "ioengine", "auto, io_uring, libaio or posix"},
+		{0, 8, 1, 0, 0, "block_size", "from 512 to 1073741824"},
+		{511, 8, 1, 0, 0, "block_size", "512"},
+		{513, 8, 1, 0, 0, "block_size", "multiple of 512"},
+		{(1u << 30) + 512, 8, 1, 0, 0, "block_size", "1073741824"},
+		{4096, 0, 1, 0, 0, "queue_depth", "from 1 to 4096"},
+		{4096, 4097, 1, 0, 0, "queue_depth", "4096"},
+		{4096, 8, 0, 0, 0, "thread_count", "from 1 to 256"},
+		{4096, 8, 257, 0, 0, "thread_count", "256"},
+		{4096, 8, 1, 4, 0, "ioengine", "auto, io_uring, libaio or posix"},
+		{4096, 8, 1, -1, 0, "ioengine", "auto, io_uring, libaio or posix"},
+		{4096, 8, 1, 0, NVS_IO_TIMEOUT_MS_MAX + 1, "io_timeout_ms", "86400000"},
 	};
 
 	for (size_t i = 0; i < COUNT(wrong); i++) {
@@ -703,8 +690,8 @@ TEST(values_out_of_bounds_are_refused_with_the_bounds)
 			.queue_depth = wrong[i].depth,
 			.thread_count = wrong[i].threads,
 			.ioengine = (enum nvs_ioengine)wrong[i].ioengine,
+			.io_timeout_ms = wrong[i].io_timeout_ms,
 		};
-		struct nvs_aio *aio = NULL;
 
 		assert_int_equal(aio_open(&aio, &config, NULL, &error), -EINVAL);
 		assert_int_equal(error.code, -EINVAL);
@@ -730,20 +717,15 @@ TEST(values_at_their_bounds_work)
 	for (size_t i = 0; i < COUNT(bounds) * COUNT(engines); i++) {
 		const uint32_t *values = bounds[i / COUNT(engines)];
 		struct aio_config config = plain;
-		struct nvs_aio *aio;
-		struct nvs_file *file;
 
 		config.block_size = values[0];
 		config.queue_depth = values[1];
 		config.thread_count = values[2];
-		aio = open_engine(&config, engines[i % COUNT(engines)]);
-		if (!aio)
+		if (!open_engine(&config, engines[i % COUNT(engines)]))
 			continue;
-		file = open_file(aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE);
-		DO(move(aio, file, NVS_WRITE, data, 8 * PAGE, 0));
-		DO(move(aio, file, NVS_READ, data, 8 * PAGE, 0));
-		nvs_file_close(file);
-		nvs_aio_close(aio);
+		open_file(path, NVS_FILE_WRITE | NVS_FILE_CREATE);
+		DO(move(NVS_WRITE, data, 8 * PAGE, 0));
+		DO(move(NVS_READ, data, 8 * PAGE, 0));
 	}
 	free(data);
 }
@@ -751,7 +733,6 @@ TEST(values_at_their_bounds_work)
 TEST(gpu_memory_is_refused_with_what_to_do)
 {
 	struct aio_config config = plain;
-	struct nvs_aio *aio;
 
 	config.use_gds = true;
 	assert_int_equal(aio_open(&aio, &config, NULL, &error), -ENOTSUP);
@@ -788,24 +769,22 @@ struct blocked {
 	bool kills;	     /* or kills the thread */
 };
 
-static int moves_bytes(struct nvs_aio *aio, const char *path)
+static int moves_bytes(const char *path)
 {
 	char out[5000], in[5000] = {0};
-	struct nvs_file *file;
 
 	memset(out, 7, sizeof(out));
 	EXPECT(!nvs_file_open(aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE, &file, &error));
-	EXPECT(!move(aio, file, NVS_WRITE, out, sizeof(out), 100));
-	EXPECT(!move(aio, file, NVS_READ, in, sizeof(in), 100));
+	EXPECT(!move(NVS_WRITE, out, sizeof(out), 100));
+	EXPECT(!move(NVS_READ, in, sizeof(in), 100));
 	EXPECT(!memcmp(in, out, sizeof(in)));
-	nvs_file_close(file);
+	close_file();
 	return CHILD_OK;
 }
 
 static int explicit_engine_is_refused(enum nvs_ioengine ioengine, const char *says)
 {
 	struct aio_config config = plain;
-	struct nvs_aio *aio;
 
 	config.ioengine = ioengine;
 	EXPECT(aio_open(&aio, &config, NULL, &error) == -ENOTSUP);
@@ -819,7 +798,6 @@ static int explicit_engine_is_refused(enum nvs_ioengine ioengine, const char *sa
 TEST(without_threads_no_engine_opens)
 {
 	struct aio_config config = plain;
-	struct nvs_aio *aio;
 	int rc;
 
 	for (int i = NVS_IOENGINE_AUTO; i < NVS_IOENGINE_COUNT; i++) {
@@ -843,7 +821,9 @@ static int info_agrees(const struct blocked *blocked)
 	EXPECT(info.ioengine[NVS_IOENGINE_LIBAIO].works == !blocked->setup);
 	EXPECT(!blocked->uring ||
 	       strstr(info.ioengine[NVS_IOENGINE_IO_URING].reason, blocked->says[0]));
-	EXPECT(info.ioengine[NVS_IOENGINE_AUTO].works);
+	EXPECT(info.ioengine[NVS_IOENGINE_POSIX].works && info.ioengine[NVS_IOENGINE_AUTO].works);
+	for (int i = NVS_IOENGINE_IO_URING; i < NVS_IOENGINE_COUNT; i++)
+		EXPECT(info.ioengine[i].works == !info.ioengine[i].reason[0]);
 	EXPECT(!blocked->uring || info.ioengine[NVS_IOENGINE_AUTO].reason[0]);
 	return CHILD_OK;
 }
@@ -862,7 +842,6 @@ static int auto_where_blocked(void *arg)
 	const struct nvs_log log = {hear, &heard};
 	struct aio_config config = plain;
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
-	struct nvs_aio *aio;
 
 	if ((blocked->uring && block_io_uring(blocked)) ||
 	    (blocked->setup && deny_syscall(SYS_io_setup, blocked->setup)))
@@ -876,8 +855,10 @@ static int auto_where_blocked(void *arg)
 		EXPECT(strstr(heard.text, blocked->says[i]));
 	}
 	EXPECT(blocked->says[0] || (!stats.ioengine_reason[0] && !heard.text[0]));
-	EXPECT(moves_bytes(aio, blocked->path) == CHILD_OK);
-	nvs_aio_close(aio);
+	EXPECT(!blocked->says[0] || (!strncmp(heard.text, "ioengine auto chose ", 20) &&
+				     strchr(heard.text, '\n')[1] == '\0'));
+	EXPECT(moves_bytes(blocked->path) == CHILD_OK);
+	close_aio();
 	if (blocked->uring)
 		EXPECT(!explicit_engine_is_refused(NVS_IOENGINE_IO_URING, blocked->says[0]));
 	return info_agrees(blocked);
@@ -900,19 +881,20 @@ TEST(auto_takes_io_uring_where_nothing_is_blocked)
 	run_blocked((struct blocked){.takes = NVS_IOENGINE_IO_URING});
 }
 
-TEST(auto_takes_libaio_where_io_uring_is_forbidden)
+TEST(auto_takes_libaio_where_io_uring_is_blocked)
 {
-	run_blocked((struct blocked){.uring = EPERM,
-				     .takes = NVS_IOENGINE_LIBAIO,
-				     .says = {"io_uring is forbidden", "seccomp"}});
-}
+	static const struct {
+		int error;
+		const char *says[2];
+	} blocked[] = {{EPERM, {"io_uring is forbidden", "seccomp"}},
+		       {ENOSYS, {"this kernel has no io_uring"}}};
 
-TEST(auto_takes_libaio_where_only_io_uring_enter_is_forbidden)
-{
-	run_blocked((struct blocked){.uring = EPERM,
-				     .only_enter = true,
-				     .takes = NVS_IOENGINE_LIBAIO,
-				     .says = {"io_uring is forbidden", "seccomp"}});
+	for (unsigned i = 0; i < 3; i++)
+		run_blocked(
+			(struct blocked){.uring = blocked[i / 2].error,
+					 .only_enter = i == 1,
+					 .takes = NVS_IOENGINE_LIBAIO,
+					 .says = {blocked[i / 2].says[0], blocked[i / 2].says[1]}});
 }
 
 TEST(auto_takes_libaio_where_io_uring_kills_the_thread)
@@ -928,28 +910,15 @@ TEST(auto_takes_libaio_where_io_uring_kills_the_thread)
 					     .says = {"kills threads"}});
 }
 
-TEST(auto_takes_libaio_where_there_is_no_io_uring)
-{
-	run_blocked((struct blocked){.uring = ENOSYS,
-				     .takes = NVS_IOENGINE_LIBAIO,
-				     .says = {"this kernel has no io_uring"}});
-}
-
+/* io_setup fails with EAGAIN if fs.aio-max-nr is exhausted. */
 TEST(auto_takes_posix_where_both_are_blocked)
 {
-	run_blocked((struct blocked){.uring = EPERM,
-				     .setup = ENOSYS,
-				     .takes = NVS_IOENGINE_POSIX,
-				     .says = {"io_uring is forbidden", "libaio: ", "no aio"}});
-}
-
-/* io_setup fails with EAGAIN if fs.aio-max-nr is exhausted. */
-TEST(auto_says_that_aio_max_nr_is_exhausted)
-{
-	run_blocked((struct blocked){.uring = EPERM,
-				     .setup = EAGAIN,
-				     .takes = NVS_IOENGINE_POSIX,
-				     .says = {"io_uring is forbidden", "fs.aio-max-nr"}});
+	for (int i = 0; i < 2; i++)
+		run_blocked((struct blocked){.uring = EPERM,
+					     .setup = i ? EAGAIN : ENOSYS,
+					     .takes = NVS_IOENGINE_POSIX,
+					     .says = {"io_uring is forbidden",
+						      "libaio: ", i ? "fs.aio-max-nr" : "no aio"}});
 }
 
 static int libaio_is_exhausted(void *arg)
@@ -974,7 +943,6 @@ static struct nvs_aio_stats stats_without(uint32_t without, const char *path)
 {
 	struct aio_config config = plain;
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
-	struct nvs_aio *aio;
 	struct fake fake;
 	char *data = aligned_alloc(PAGE, 64 * KIB);
 
@@ -983,13 +951,13 @@ static struct nvs_aio_stats stats_without(uint32_t without, const char *path)
 	config.thread_count = 2;
 	DO(aio_open_with(&aio, &config, &engine_fake, &fake, NULL, &error));
 	assert_int_equal(nvs_aio_register_memory(aio, data, 64 * KIB), 0);
-	assert_int_equal(moves_bytes(aio, path), CHILD_OK);
+	assert_int_equal(moves_bytes(path), CHILD_OK);
 	nvs_aio_get_stats(aio, &stats);
 	for (uint64_t i = 0; i < fake.nios; i++)
 		assert_true(fake.ios[i].file_slot < 0 || stats.fixed_files);
 	assert_int_equal(stats.registered_bytes,
 			 stats.fixed_buffers ? 64 * KIB + stats.bounce_bytes : 0);
-	nvs_aio_close(aio);
+	close_aio();
 	fake_destroy(&fake);
 	free(data);
 	return stats;
@@ -999,10 +967,8 @@ TEST(io_uring_works_without_each_of_its_abilities_and_says_so)
 {
 	const char *path = path_in(temp_directory(), "data");
 	struct nvs_aio_stats all = {.size = sizeof(all)};
-	char reason[192];
 
-	if (ioengine_try(NVS_IOENGINE_IO_URING, reason, sizeof(reason)))
-		SKIP("io_uring does not work here: %s", reason);
+	need_io_uring();
 	if (memlock_limit() < LOCKED_BY_RINGS)
 		SKIP("the memlock limit is too low to register memory again and again");
 	all = stats_without(0, path);
@@ -1027,10 +993,8 @@ TEST(io_uring_has_all_that_the_kernel_has)
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
 	unsigned major = 0, minor = 0;
 	struct utsname kernel;
-	char reason[192];
 
-	if (ioengine_try(NVS_IOENGINE_IO_URING, reason, sizeof(reason)))
-		SKIP("io_uring does not work here: %s", reason);
+	need_io_uring();
 	if (memlock_limit() < LOCKED_BY_RINGS)
 		SKIP("the memlock limit is too low to register memory again and again");
 	assert_int_equal(uname(&kernel), 0);
@@ -1136,19 +1100,16 @@ TEST(memory_that_cannot_be_written_is_not_registered)
 {
 	struct aio_config config = plain;
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
-	struct nvs_aio *aio;
-	char reason[192];
 	void *data = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	assert_ptr_not_equal(data, MAP_FAILED);
-	if (ioengine_try(NVS_IOENGINE_IO_URING, reason, sizeof(reason)))
-		SKIP("io_uring does not work here: %s", reason);
+	need_io_uring();
 	config.ioengine = NVS_IOENGINE_IO_URING;
 	DO(aio_open(&aio, &config, NULL, &error));
 	assert_int_equal(nvs_aio_register_memory(aio, data, PAGE), -EFAULT);
 	assert_int_equal(nvs_aio_get_stats(aio, &stats), 0);
 	assert_says(stats.buffers_reason, "not mapped for reading and writing");
-	nvs_aio_close(aio);
+	close_aio();
 	munmap(data, PAGE);
 }
 
@@ -1159,7 +1120,6 @@ static int register_beyond_the_limit(void *arg)
 	const char *path = arg;
 	struct aio_config config = plain;
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
-	struct nvs_aio *aio;
 	char *data = aligned_alloc(PAGE, 16 * MIB);
 
 	/* The limit covers each worker's bounce buffer of 2 MiB and 1 MiB of each ring. */
@@ -1171,21 +1131,18 @@ static int register_beyond_the_limit(void *arg)
 	EXPECT(nvs_aio_register_memory(aio, data, 16 * MIB) == -ENOMEM);
 	nvs_aio_get_stats(aio, &stats);
 	EXPECT(stats.registered_bytes == stats.bounce_bytes);
-	EXPECT(moves_bytes(aio, path) == CHILD_OK);
+	EXPECT(moves_bytes(path) == CHILD_OK);
 	EXPECT(!nvs_aio_register_memory(aio, data, MIB));
 	nvs_aio_get_stats(aio, &stats);
 	EXPECT(stats.registered_bytes == stats.bounce_bytes + MIB);
-	nvs_aio_close(aio);
+	close_aio();
 	free(data);
 	return CHILD_OK;
 }
 
 TEST(memory_beyond_the_memlock_limit_is_refused_and_moves_all_the_same)
 {
-	char reason[192];
-
-	if (ioengine_try(NVS_IOENGINE_IO_URING, reason, sizeof(reason)))
-		SKIP("io_uring does not work here: %s", reason);
+	need_io_uring();
 	if (memlock_limit() != UINT64_MAX)
 		SKIP("the rings of earlier tests may still count towards this user's memlock "
 		     "limit");
@@ -1196,13 +1153,11 @@ TEST(memory_beyond_the_memlock_limit_is_refused_and_moves_all_the_same)
 
 static int open_without_locked_memory(void *arg)
 {
-	struct nvs_aio *aio;
-
 	if (limit_memlock(0))
 		return CHILD_SKIPPED;
 	EXPECT(!aio_open(&aio, &plain, NULL, &error));
-	EXPECT(moves_bytes(aio, arg) == CHILD_OK);
-	nvs_aio_close(aio);
+	EXPECT(moves_bytes(arg) == CHILD_OK);
+	close_aio();
 	return CHILD_OK;
 }
 
@@ -1224,14 +1179,13 @@ static void open_member(struct file_member *member, const char *path)
 }
 
 /* Padding behind the end is zeros, never old contents of the bounce buffer. */
-static void check_padding(struct nvs_file *file, struct nvs_aio *aio, char *data, uint64_t nbytes,
-			  uint64_t offset)
+static void check_padding(char *data, uint64_t nbytes, uint64_t offset)
 {
 	struct place end = file_place(file, offset + nbytes);
 	uint64_t padding = (file->write_unit - end.offset % file->write_unit) % file->write_unit;
 	char behind[PAGE];
 
-	DO(move(aio, file, NVS_WRITE, data, nbytes, offset));
+	DO(move(NVS_WRITE, data, nbytes, offset));
 	assert_true(padding <= sizeof(behind));
 	assert_int_equal(pread(end.member->fd, behind, padding, (off_t)end.offset), padding);
 	for (uint64_t i = 0; i < padding; i++)
@@ -1249,17 +1203,15 @@ TEST(a_striped_file_is_one_run_of_bytes)
 
 	random_fill(&random, out, MIB);
 	for (size_t i = 0; i < COUNT(engines); i++) {
-		struct nvs_aio *aio = open_engine(&plain, engines[i]);
 		struct file_member members[3];
-		struct nvs_file *file;
 
-		if (!aio)
+		if (!open_engine(&plain, engines[i]))
 			continue;
 		for (unsigned j = 0; j < 3; j++)
 			open_member(&members[j], path_in(directory, names[j]));
 		DO(file_create(aio, members, 3, stripe, true, true, &file, &error));
-		DO(move(aio, file, NVS_WRITE, out, nbytes, 3 * stripe));
-		DO(move(aio, file, NVS_READ, in + 1, nbytes, 3 * stripe));
+		DO(move(NVS_WRITE, out, nbytes, 3 * stripe));
+		DO(move(NVS_READ, in + 1, nbytes, 3 * stripe));
 		assert_memory_equal(in + 1, out, nbytes);
 		/* Stripe 3 is the second of the first member, stripe 4 of the second. */
 		assert_int_equal(pread(file->members[0].fd, in, stripe, 8 * KIB + (off_t)stripe),
@@ -1268,10 +1220,8 @@ TEST(a_striped_file_is_one_run_of_bytes)
 		assert_int_equal(pread(file->members[1].fd, in, stripe, 8 * KIB + (off_t)stripe),
 				 stripe);
 		assert_memory_equal(in, out + stripe, stripe);
-		check_padding(file, aio, out, nbytes, 3 * stripe);
+		check_padding(out, nbytes, 3 * stripe);
 		DO(nvs_file_sync(file, &error));
-		nvs_file_close(file);
-		nvs_aio_close(aio);
 	}
 	free(out);
 	free(in);

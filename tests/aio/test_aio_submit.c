@@ -157,6 +157,15 @@ static void on_each_engine(const struct options *options, void (*check)(void))
 	}
 }
 
+/* Skips the test unless the file has direct I/O in units of up to `max` bytes. */
+static void need_direct(uint32_t max)
+{
+	if (nvs_file_direct(rig->file) && nvs_file_unit(rig->file) <= max)
+		return;
+	rig_close();
+	SKIP("no direct I/O in units of up to %u bytes in build/tmp", max);
+}
+
 static struct transfer transfer_of(enum nvs_direction direction, void *data, uint64_t nbytes,
 				   uint64_t offset)
 {
@@ -284,10 +293,7 @@ TEST(a_block_below_the_unit_of_direct_io_is_one_unit)
 	rig_open(NULL, OPTIONS(.block_size = 512));
 	DO(nvs_path_get_info(path, &info, &rig->error));
 	unit = info.dio_offset_align;
-	if (!nvs_file_direct(rig->file) || unit > PAGE) {
-		rig_close();
-		SKIP("no direct I/O in units of a page or less in build/tmp");
-	}
+	need_direct(PAGE);
 	DO(move(NVS_WRITE, rig->data, 4 * PAGE, 0));
 	assert_int_equal(rig->fake.nios, 4);
 	fake_forget(&rig->fake);
@@ -304,10 +310,7 @@ TEST(a_file_of_units_writes_each_unit_direct)
 	nvs_file_close(rig->file);
 	open_file(NVS_FILE_WRITE | NVS_FILE_UNITS);
 	unit = nvs_file_unit(rig->file);
-	if (!nvs_file_direct(rig->file) || unit >= PAGE) {
-		rig_close();
-		SKIP("no direct I/O in units of less than a page in build/tmp");
-	}
+	need_direct(PAGE - 1);
 	DO(move(NVS_WRITE, rig->data, 3 * unit, unit));
 	assert_int_equal(rig->fake.nios, 3);
 	for (unsigned i = 0; i < 3; i++) {
@@ -412,6 +415,7 @@ static void submit_each_io_by_itself(void)
 	DO(move(NVS_WRITE, rig->data, 32 * PAGE, 0));
 	assert_int_equal(stats_of().io[NVS_WRITE].ios, 32);
 	assert_int_equal(stats_of().submit_calls, 32);
+	assert_int_equal(stats_of().submit_sizes[1], 32);
 	assert_true(handed_max <= 1);
 }
 
@@ -613,7 +617,7 @@ TEST(each_registration_of_memory_is_ended_by_itself)
 	nvs_aio_unregister_memory(rig->aio, rig->data);
 }
 
-TEST(memory_beyond_the_end_of_the_address_space_is_not_registered)
+TEST(memory_to_register_is_aligned_and_not_empty_and_ends_within_the_address_space)
 {
 	void *last_page = (void *)(UINTPTR_MAX - PAGE + 1);
 	uint64_t before;
@@ -622,6 +626,9 @@ TEST(memory_beyond_the_end_of_the_address_space_is_not_registered)
 	before = stats_of().registered_bytes;
 	assert_int_equal(nvs_aio_register_memory(rig->aio, last_page, (size_t)2 * PAGE), -EINVAL);
 	assert_int_equal(nvs_aio_register_memory(rig->aio, rig->data, SIZE_MAX), -EINVAL);
+	assert_int_equal(nvs_aio_register_memory(rig->aio, rig->data + 512, PAGE), -EINVAL);
+	assert_int_equal(nvs_aio_register_memory(rig->aio, rig->data, 0), -EINVAL);
+	assert_int_equal(nvs_aio_register_memory(rig->aio, NULL, PAGE), -EINVAL);
 	assert_int_equal(stats_of().registered_bytes, before);
 }
 
@@ -831,14 +838,6 @@ TEST(ios_name_only_slots_with_their_memory_while_others_register)
 	}
 	pthread_join(thread, NULL);
 	assert_int_equal(change.rc, 0);
-}
-
-TEST(memory_to_register_must_be_aligned_and_not_empty)
-{
-	rig_open(NULL, OPTIONS());
-	assert_int_equal(nvs_aio_register_memory(rig->aio, rig->data + 512, PAGE), -EINVAL);
-	assert_int_equal(nvs_aio_register_memory(rig->aio, rig->data, 0), -EINVAL);
-	assert_int_equal(nvs_aio_register_memory(rig->aio, NULL, PAGE), -EINVAL);
 }
 
 TEST(files_beyond_the_table_work_without_a_slot)
@@ -1135,67 +1134,6 @@ TEST(every_transfer_completes_exactly_once)
 
 /* ---- Waiting ---- */
 
-/* A batch of n adjacent pages. */
-static void submit_pages(enum nvs_direction direction, struct transfer *transfers,
-			 struct transfer **all, unsigned n)
-{
-	for (unsigned i = 0; i < n; i++)
-		all[i] = &transfers[i];
-	submit_adjacent(direction, rig->data, PAGE, all, n);
-}
-
-TEST(a_wait_is_bounded_in_time_and_loses_nothing)
-{
-	struct transfer transfers[2], *all[2] = {&transfers[0], &transfers[1]};
-
-	rig_open(NULL, OPTIONS());
-	transfers[0] = transfer_of(NVS_WRITE, rig->data, 20 * PAGE, 0);
-	transfers[1] = transfer_of(NVS_READ, rig->data + 20 * PAGE, PAGE, 20 * PAGE);
-	fake_hold(&rig->fake);
-	DO(submit_all(rig->aio, all, 2, &rig->error));
-	assert_int_equal(await_all(rig->aio, all, 2, 0, &rig->error), -EAGAIN);
-	assert_int_equal(await_all(rig->aio, all, 1, 0, NULL), -EAGAIN);
-	assert_int_equal(await_all(rig->aio, all, 2, 20, &rig->error), -ETIMEDOUT);
-	assert_int_equal(rig->error.code, -ETIMEDOUT);
-	assert_says(rig->error.text, "in flight");
-	assert_false(is_completed(all[0]));
-	fake_release(&rig->fake, FAKE_ALL);
-	DO(await_all(rig->aio, all, 2, 20000, &rig->error));
-	assert_true(is_completed(all[0]) && is_completed(all[1]));
-	/* A wait for completed transfers returns at once. */
-	DO(await_all(rig->aio, all, 2, 0, &rig->error));
-	DO(await_all(rig->aio, NULL, 0, 0, &rig->error));
-}
-
-TEST(a_wait_for_one_ignores_others_in_flight)
-{
-	struct transfer transfers[8], *all[8];
-
-	rig_open(NULL, OPTIONS());
-	fake_hold(&rig->fake);
-	submit_pages(NVS_WRITE, transfers, all, 8);
-	/* They complete in the order in which they were submitted. */
-	for (unsigned i = 0; i < 8; i++) {
-		fake_release(&rig->fake, 1);
-		DO(finish(all[i]));
-		if (i < 7)
-			assert_int_equal(await_all(rig->aio, all, 8, 0, NULL), -EAGAIN);
-	}
-	DO(await_all(rig->aio, all, 8, 0, &rig->error));
-}
-
-TEST(a_batch_reports_its_first_failed_transfer)
-{
-	struct transfer transfers[3], *all[3];
-
-	rig_open(NULL, OPTIONS());
-	rig->fake.newest_first = true;
-	fake_fail_at(&rig->fake, PAGE, 1, -ENOSPC);
-	fake_fail_at(&rig->fake, 2 * PAGE, 1, -EIO);
-	submit_pages(NVS_WRITE, transfers, all, 3);
-	assert_failed(all[1], await_all(rig->aio, all, 3, -1, &rig->error), -ENOSPC, PAGE);
-}
-
 #define SLEPT_FOR 64
 
 struct sleeper {
@@ -1240,7 +1178,9 @@ TEST(a_wait_for_a_batch_sleeps_once)
 
 	rig_open(NULL, OPTIONS(.queue_depth = SLEPT_FOR));
 	fake_hold(&rig->fake);
-	submit_pages(NVS_READ, transfers, all, SLEPT_FOR);
+	for (unsigned i = 0; i < SLEPT_FOR; i++)
+		all[i] = &transfers[i];
+	submit_adjacent(NVS_READ, rig->data, PAGE, all, SLEPT_FOR);
 	assert_int_equal(pthread_create(&thread, NULL, sleep_until_completed, &sleeper), 0);
 	while (!is_awaited(all[SLEPT_FOR - 1]))
 		sched_yield();
@@ -1268,24 +1208,6 @@ static void submit_while_the_worker_waits(void)
 TEST(a_worker_that_waits_with_room_takes_more)
 {
 	on_each_engine(OPTIONS(), submit_while_the_worker_waits);
-}
-
-/* The worker is blocked in the engine's reap with no completion due: wake() must end that. */
-TEST(a_file_is_opened_and_closed_while_ios_are_in_flight)
-{
-	struct nvs_file *file;
-	struct transfer transfer;
-
-	rig_open(NULL, OPTIONS(.thread_count = 2));
-	transfer = transfer_of(NVS_WRITE, rig->data, 3 * PAGE, 0);
-	fake_hold(&rig->fake);
-	start(&transfer);
-	assert_true(fake_await_ios(&rig->fake, 3));
-	DO(nvs_file_open(rig->aio, path, 0, &file, &rig->error));
-	nvs_file_close(file);
-	assert_false(is_completed(&transfer));
-	fake_release(&rig->fake, FAKE_ALL);
-	DO(finish(&transfer));
 }
 
 /* The workers wait for several of 32 I/Os each, none of which completes. */
@@ -1552,15 +1474,6 @@ TEST(a_partly_taken_batch_is_counted_by_the_call)
 	assert_counts(stats.submit_sizes, sizes);
 }
 
-TEST(single_submission_is_counted_as_calls_of_one)
-{
-	static const uint64_t sizes[NVS_DEPTHS] = {0, 8};
-
-	rig_open(NULL, OPTIONS(.single_submit = true));
-	DO(move(NVS_WRITE, rig->data, 8 * PAGE, 0));
-	assert_counts(stats_of().submit_sizes, sizes);
-}
-
 TEST(statistics_add_up_and_can_be_reset)
 {
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
@@ -1601,10 +1514,7 @@ TEST(statistics_add_up_and_can_be_reset)
 TEST(unaligned_memory_is_counted_as_bounced)
 {
 	rig_open(NULL, OPTIONS());
-	if (!nvs_file_direct(rig->file)) {
-		rig_close();
-		SKIP("no direct I/O in build/tmp");
-	}
+	need_direct(UINT32_MAX);
 	DO(move(NVS_WRITE, rig->data + 1, 8 * PAGE, 0));
 	assert_int_equal(stats_of().bounced_bytes, 8 * PAGE);
 	/* The bounce buffer is registered memory. */
@@ -1615,10 +1525,7 @@ TEST(unaligned_memory_is_counted_as_bounced)
 TEST(an_unaligned_read_without_a_unit_to_read_directly_is_one_io)
 {
 	rig_open(NULL, OPTIONS(.block_size = 16 * PAGE));
-	if (!nvs_file_direct(rig->file) || nvs_file_unit(rig->file) > PAGE) {
-		rig_close();
-		SKIP("no direct I/O in units of a page or less in build/tmp");
-	}
+	need_direct(PAGE);
 
 	const uint64_t unit = nvs_file_unit(rig->file);
 	const struct {
@@ -1661,10 +1568,7 @@ TEST(a_forked_child_has_no_bounce_buffer)
 TEST(odd_edges_are_written_durably_through_the_page_cache)
 {
 	rig_open(NULL, OPTIONS());
-	if (!nvs_file_direct(rig->file)) {
-		rig_close();
-		SKIP("no direct I/O in build/tmp");
-	}
+	need_direct(UINT32_MAX);
 	/* Memory and file are misaligned by the same amount, so the middle is aligned in both. */
 	DO(move(NVS_WRITE, rig->data + 1, 3 * PAGE, 1));
 	assert_int_equal(rig->fake.nios, 4);

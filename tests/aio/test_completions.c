@@ -3,66 +3,17 @@
  * Completion queues: their promises to the owner of transfers, on the fake engine, which completes
  * I/Os on command.
  */
-#include <errno.h>
-#include <pthread.h>
-
+#include "aio/aio_fixture.h"
 #include "aio/internal.h"
-#include "base/clock.h"
-#include "config/config.h"
-#include "support/fake/fake_engine.h"
-#include "support/support.h"
-#include "support/tests.h"
 
-#define PART	 4096u
-#define DEPTH	 4u
-#define AWAIT_MS 20000
-#define AGES_MS	 1000000 /* a limit that passes only for aio_look_for_overdue() */
-
-struct rig {
-	struct fake fake;
-	struct nvs_aio *aio;
-	struct nvs_file *file;
-	struct nvs_error error;
-	struct completions *queues[2];
-	char data[8 * PART];
-	struct transfer transfers[8]; /* adjacent writes of a part each */
-};
-static struct rig one_rig, *const rig = &one_rig;
+#define PART  4096u
+#define DEPTH 4u
 
 static void rig_open(uint32_t io_timeout_ms)
 {
-	*rig = (struct rig){.error = {.size = sizeof(rig->error)}};
-	fake_init(&rig->fake, NULL);
-	rig->fake.dry = true;
-	rig->aio = fake_aio_open(&rig->fake,
-				 FAKE_CONFIG(.block_size = PART, .queue_depth = DEPTH,
-					     .io_timeout_ms = io_timeout_ms),
-				 NULL);
-	rig->file = fake_file_open(rig->aio, NVS_FILE_WRITE);
-	for (unsigned i = 0; i < 2; i++)
-		assert_int_equal(completions_open(&rig->queues[i]), 0);
-	for (unsigned i = 0; i < COUNT(rig->transfers); i++)
-		rig->transfers[i] = (struct transfer){.file = rig->file,
-						      .direction = NVS_WRITE,
-						      .data = rig->data + i * (size_t)PART,
-						      .nbytes = PART,
-						      .offset = i * (uint64_t)PART};
-	fake_forget(&rig->fake);
-	fake_hold(&rig->fake);
+	RIG(.part = PART, .depth = DEPTH, .io_timeout_ms = io_timeout_ms);
 }
 
-static void rig_close(void)
-{
-	if (!rig->aio)
-		return;
-	fake_release(&rig->fake, FAKE_ALL);
-	nvs_file_close(rig->file);
-	nvs_aio_close(rig->aio);
-	for (unsigned i = 0; i < 2; i++)
-		completions_close(rig->queues[i]);
-	fake_destroy(&rig->fake);
-	*rig = (struct rig){0};
-}
 AFTER_SUCCESS(rig_close)
 
 /* Submits transfers `from` to `to` - 1 in one call. */
@@ -210,7 +161,7 @@ TEST(an_overdue_transfer_wakes_its_owner_and_no_other)
 	rig_open(AGES_MS);
 	submit(0, 0, 1);
 	assert_true(fake_await_ios(&rig->fake, 1));
-	aio_look_for_overdue(rig->aio, clock_ns() + AGES_MS * UINT64_C(1000000));
+	aio_look_for_overdue(rig->aio, clock_ns() + AGES_NS);
 	assert_int_equal(
 		completions_wait(rig->queues[0], COMPLETIONS_THREAD, 1, deadline_ns(AWAIT_MS)), 0);
 	assert_true(completions_take_overdue(rig->queues[0]));

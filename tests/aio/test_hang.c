@@ -3,95 +3,82 @@
  * A drive that hangs: with io_timeout_ms every wait returns with the path and offset, no memory or
  * extent of an I/O in flight is reused, and transfers that complete late complete normally.
  */
+#include "aio/aio_fixture.h"
 #include "optim/optim_fixture.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "aio/aio.h"
-#include "base/clock.h"
-#include "config/config.h"
 #include "optim/optimizer.h"
-#include "support/fake/fake_engine.h"
 #include "support/inject.h"
-#include "support/submit.h"
-#include "support/support.h"
-#include "support/tests.h"
 
-#define LIMIT_MS 20	 /* a limit that passes in real time */
-#define AGES_MS	 1000000 /* a limit that passes only for aio_look_for_overdue() */
-#define AWAIT_MS 20000
+#define LIMIT_MS 20 /* a limit that passes in real time */
 #define PART	 (64 * KIB)
 
+#define FILE_PATH "build/tmp/nvswap-test-" /* begins the path of the rig's file */
 #define HANGS	  "drive hangs"
 #define WAITS	  "that drive hangs" /* the transfer itself has not begun */
 #define AFTER_ALL "completed late"
 
 /* ---- Log messages ---- */
 
-struct hearing {
+static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t heard;
 	unsigned hangs, after_all;
 	char last[1024]; /* last message about a transfer that hangs */
-};
-#define HEARING                                                                                    \
-	{                                                                                          \
-		.lock = PTHREAD_MUTEX_INITIALIZER, .heard = PTHREAD_COND_INITIALIZER               \
-	}
+} hearing = {.lock = PTHREAD_MUTEX_INITIALIZER, .heard = PTHREAD_COND_INITIALIZER};
 
 static void hear(void *arg, enum nvs_log_level level, const char *text)
 {
-	struct hearing *hearing = arg;
-
-	pthread_mutex_lock(&hearing->lock);
+	(void)arg;
+	pthread_mutex_lock(&hearing.lock);
 	if (strstr(text, HANGS)) {
 		MUST(level == NVS_LOG_ERROR);
-		hearing->hangs++;
-		snprintf(hearing->last, sizeof(hearing->last), "%s", text);
+		hearing.hangs++;
+		snprintf(hearing.last, sizeof(hearing.last), "%s", text);
 	}
-	hearing->after_all += strstr(text, AFTER_ALL) != NULL;
-	pthread_cond_broadcast(&hearing->heard);
-	pthread_mutex_unlock(&hearing->lock);
+	hearing.after_all += strstr(text, AFTER_ALL) != NULL;
+	pthread_cond_broadcast(&hearing.heard);
+	pthread_mutex_unlock(&hearing.lock);
 }
 
-/* Waits until every transfer that hung has completed. */
-static void await_after_all(struct hearing *hearing)
+/* A log that counts from 0. */
+static struct nvs_log hear_anew(void)
+{
+	hearing.hangs = hearing.after_all = 0;
+	return (struct nvs_log){hear, NULL};
+}
+
+/* Waits for messages about `n` transfers that hang, and until `after_all` of them have completed. */
+static void await_messages(unsigned n, unsigned after_all)
 {
 	uint64_t deadline = deadline_ns(AWAIT_MS);
 	int rc = 0;
 
-	pthread_mutex_lock(&hearing->lock);
-	while (hearing->after_all < hearing->hangs && !rc)
-		rc = cond_wait_until(&hearing->heard, &hearing->lock, deadline);
-	pthread_mutex_unlock(&hearing->lock);
-	MUST(!rc);
+	pthread_mutex_lock(&hearing.lock);
+	while ((hearing.hangs < n || hearing.after_all < after_all) && !rc)
+		rc = cond_wait_until(&hearing.heard, &hearing.lock, deadline);
+	MUST(!rc && hearing.hangs == n);
+	pthread_mutex_unlock(&hearing.lock);
 }
 
-/* Waits for the messages about `n` transfers that hang. */
-static void await_hangs(struct hearing *hearing, unsigned n)
-{
-	uint64_t deadline = deadline_ns(AWAIT_MS);
-	int rc = 0;
-
-	pthread_mutex_lock(&hearing->lock);
-	while (hearing->hangs < n && !rc)
-		rc = cond_wait_until(&hearing->heard, &hearing->lock, deadline);
-	MUST(hearing->hangs == n);
-	pthread_mutex_unlock(&hearing->lock);
-}
-
-static unsigned hangs_heard(struct hearing *hearing)
+static unsigned hangs_heard(void)
 {
 	unsigned n;
 
-	pthread_mutex_lock(&hearing->lock);
-	n = hearing->hangs;
-	pthread_mutex_unlock(&hearing->lock);
+	pthread_mutex_lock(&hearing.lock);
+	n = hearing.hangs;
+	pthread_mutex_unlock(&hearing.lock);
 	return n;
+}
+
+/* Waits until every transfer that hung has completed. */
+static void await_after_all(void)
+{
+	unsigned n = hangs_heard();
+
+	await_messages(n, n);
 }
 
 /* ---- Limits that pass at once ---- */
@@ -111,7 +98,7 @@ static void *pass_ages(void *arg)
 
 	pthread_mutex_lock(&ages->lock);
 	while (!ages->end) {
-		aio_look_for_overdue(ages->aio, clock_ns() + AGES_MS * UINT64_C(1000000));
+		aio_look_for_overdue(ages->aio, clock_ns() + AGES_NS);
 		(void)cond_wait_until(&ages->ended, &ages->lock, deadline_ns(2));
 	}
 	pthread_mutex_unlock(&ages->lock);
@@ -136,67 +123,18 @@ static void ages_end(struct ages *ages)
 
 /* ---- Transfers ---- */
 
-struct rig {
-	struct fake fake;
-	struct hearing hearing;
-	struct nvs_aio *aio;
-	struct nvs_file *file;
-	struct nvs_error error;
-	char *directory, path[256];
-	char data[4 * PART];
-	struct transfer transfers[4]; /* adjacent writes of a part each */
-	struct transfer *all[4];
-};
-static struct rig one_rig, *const rig = &one_rig;
-
-static void rig_open(uint32_t io_timeout_ms, uint32_t depth, uint64_t nbytes)
+static void rig_open(uint32_t io_timeout_ms, uint32_t depth)
 {
-	const struct nvs_log log = {hear, &rig->hearing};
-
-	*rig = (struct rig){.hearing = HEARING, .error = {.size = sizeof(rig->error)}};
-	fake_init(&rig->fake, NULL);
-	rig->fake.dry = true;
-	rig->directory = place_make(PLACE_DISK);
-	assert_non_null(rig->directory);
-	snprintf(rig->path, sizeof(rig->path), "%s/file", rig->directory);
-	rig->aio = fake_aio_open(&rig->fake,
-				 FAKE_CONFIG(.block_size = PART, .queue_depth = depth,
-					     .io_timeout_ms = io_timeout_ms),
-				 &log);
-	assert_int_equal(nvs_file_open(rig->aio, rig->path, NVS_FILE_WRITE | NVS_FILE_CREATE,
-				       &rig->file, NULL),
-			 0);
-	for (unsigned i = 0; i < 4; i++) {
-		rig->transfers[i] = (struct transfer){.file = rig->file,
-						      .direction = NVS_WRITE,
-						      .data = rig->data,
-						      .nbytes = nbytes,
-						      .offset = i * nbytes};
-		rig->all[i] = &rig->transfers[i];
-	}
-	fake_forget(&rig->fake);
-	fake_hold(&rig->fake);
+	RIG(.part = PART, .depth = depth, .io_timeout_ms = io_timeout_ms, .log = hear_anew());
 }
 
-static void rig_close(void)
-{
-	if (!rig->aio)
-		return;
-	nvs_file_close(rig->file);
-	nvs_aio_close(rig->aio);
-	fake_destroy(&rig->fake);
-	place_leave(rig->directory);
-	rig->aio = NULL;
-}
-
-/* Releases the I/Os, waits for the first n transfers, which must return `status`, and closes. */
+/* Releases the I/Os and waits for the first n transfers, which must return `status`. */
 static void rig_end(size_t n, int status)
 {
 	aio_await_told(rig->aio);
 	fake_release(&rig->fake, FAKE_ALL);
-	await_after_all(&rig->hearing);
+	await_after_all();
 	assert_int_equal(await_all(rig->aio, rig->all, n, -1, &rig->error), status);
-	rig_close();
 }
 
 /* The wait must fail with the path and offset of the transfer. */
@@ -207,13 +145,13 @@ static void expect_hung(unsigned which, int timeout_ms, uint64_t offset)
 			 -ETIMEDOUT);
 	assert_int_equal(rig->error.code, -ETIMEDOUT);
 	assert_int_equal(rig->error.offset, offset);
-	assert_non_null(strstr(rig->error.text, rig->path));
+	assert_non_null(strstr(rig->error.text, FILE_PATH));
 	assert_non_null(strstr(rig->error.text, HANGS));
 }
 
 TEST(a_transfer_that_hangs_is_reported_once_and_completes_late)
 {
-	rig_open(LIMIT_MS, 1, PART);
+	rig_open(LIMIT_MS, 1);
 	assert_int_equal(submit_all(rig->aio, rig->all, 2, NULL), 0);
 	expect_hung(0, -1, 0);
 	/* The transfer queued behind it is overdue, too. */
@@ -222,47 +160,47 @@ TEST(a_transfer_that_hangs_is_reported_once_and_completes_late)
 	expect_hung(1, 0, PART);
 	expect_hung(0, AWAIT_MS, 0);
 	assert_false(is_completed(rig->all[0]));
-	await_hangs(&rig->hearing, 2);
-	assert_non_null(strstr(rig->hearing.last, rig->path));
+	await_messages(2, 0);
+	assert_non_null(strstr(hearing.last, FILE_PATH));
 	rig_end(2, 0);
-	assert_int_equal(hangs_heard(&rig->hearing), 2);
+	assert_int_equal(hangs_heard(), 2);
 }
 
 /* Of two files, as on two drives: the drive of the second has nothing to do. */
 TEST(a_transfer_behind_a_drive_that_hangs_is_not_blamed_on_its_own_drive)
 {
 	struct nvs_error error = {.size = sizeof(error)};
+	char *directory = place_make(PLACE_DISK), path[512];
 	struct nvs_file *other;
-	char path[512];
 
-	rig_open(AGES_MS, 1, PART);
-	snprintf(path, sizeof(path), "%s/other", rig->directory);
-	SUCCEEDS(nvs_file_open(rig->aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE, &other, &error),
-		 &error);
+	rig_open(AGES_MS, 1);
+	snprintf(path, sizeof(path), "%s/other", directory);
+	DO(nvs_file_open(rig->aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE, &other, &error));
 	rig->transfers[1].file = other;
 	assert_int_equal(submit_all(rig->aio, rig->all, 2, NULL), 0);
 	assert_true(fake_await_ios(&rig->fake, 1));
-	aio_look_for_overdue(rig->aio, clock_ns() + AGES_MS * UINT64_C(1000000));
+	aio_look_for_overdue(rig->aio, clock_ns() + AGES_NS);
 	assert_int_equal(await_all(rig->aio, &rig->all[1], 1, -1, &error), -ETIMEDOUT);
 	assert_int_equal(error.offset, PART);
 	assert_says(error.text, path);
 	assert_says(error.text, "has not begun");
-	assert_says(error.text, rig->path);
+	assert_says(error.text, FILE_PATH);
 	assert_says(error.text, WAITS);
 	expect_hung(0, -1, 0);
 	assert_null(strstr(rig->error.text, WAITS));
 	/* Then its own drive hangs too. */
 	fake_release(&rig->fake, 1);
 	assert_true(fake_await_ios(&rig->fake, 2));
-	aio_look_for_overdue(rig->aio, clock_ns() + AGES_MS * UINT64_C(1000000));
+	aio_look_for_overdue(rig->aio, clock_ns() + AGES_NS);
 	assert_int_equal(await_all(rig->aio, &rig->all[1], 1, -1, &error), -ETIMEDOUT);
 	assert_says(error.text, "has not completed");
 	aio_await_told(rig->aio);
-	assert_int_equal(hangs_heard(&rig->hearing), 2);
+	assert_int_equal(hangs_heard(), 2);
 	fake_release(&rig->fake, FAKE_ALL);
-	await_after_all(&rig->hearing);
+	await_after_all();
 	assert_int_equal(await_all(rig->aio, rig->all, 2, -1, &error), 0);
 	nvs_file_close(other);
+	place_leave(directory);
 }
 
 /* The test passes the time to the check and waits for nothing. */
@@ -270,7 +208,7 @@ TEST(transfers_queued_on_a_busy_drive_are_not_overdue)
 {
 	uint64_t submitted;
 
-	rig_open(AGES_MS, 1, PART);
+	rig_open(AGES_MS, 1);
 	assert_int_equal(submit_all(rig->aio, rig->all, 3, NULL), 0);
 	submitted = clock_ns();
 	assert_true(fake_await_ios(&rig->fake, 1));
@@ -279,14 +217,14 @@ TEST(transfers_queued_on_a_busy_drive_are_not_overdue)
 	fake_release(&rig->fake, 1);
 	assert_true(fake_await_ios(&rig->fake, 2));
 	/* All three are as old as the limit, but the first has completed since. */
-	aio_look_for_overdue(rig->aio, submitted + AGES_MS * UINT64_C(1000000));
+	aio_look_for_overdue(rig->aio, submitted + AGES_NS);
 	assert_int_equal(await_all(rig->aio, &rig->all[0], 1, -1, NULL), 0);
 	assert_int_equal(await_all(rig->aio, &rig->all[1], 1, 0, NULL), -EAGAIN);
 	assert_int_equal(await_all(rig->aio, &rig->all[2], 1, 0, NULL), -EAGAIN);
 	aio_await_told(rig->aio);
-	assert_int_equal(hangs_heard(&rig->hearing), 0);
+	assert_int_equal(hangs_heard(), 0);
 	/* Nothing more completes. */
-	aio_look_for_overdue(rig->aio, clock_ns() + AGES_MS * UINT64_C(1000000));
+	aio_look_for_overdue(rig->aio, clock_ns() + AGES_NS);
 	expect_hung(1, -1, PART);
 	expect_hung(2, -1, 2 * PART);
 	rig_end(3, 0);
@@ -296,30 +234,34 @@ TEST(one_transfer_that_hangs_ends_the_wait_for_all)
 {
 	uint64_t taken;
 
-	rig_open(AGES_MS, 2, PART);
+	rig_open(AGES_MS, 2);
 	assert_int_equal(submit_all(rig->aio, rig->all, 1, NULL), 0);
 	assert_true(fake_await_ios(&rig->fake, 1));
 	taken = clock_ns();
 	while (clock_ns() == taken)
 		;
 	assert_int_equal(submit_all(rig->aio, &rig->all[1], 1, NULL), 0);
-	aio_look_for_overdue(rig->aio, taken + AGES_MS * UINT64_C(1000000));
+	aio_look_for_overdue(rig->aio, taken + AGES_NS);
 	aio_await_told(rig->aio);
-	assert_int_equal(hangs_heard(&rig->hearing), 1);
+	assert_int_equal(hangs_heard(), 1);
 	for (unsigned i = 0; i < 2; i++) {
 		struct transfer *both[] = {rig->all[i], rig->all[!i]};
 
 		rig->error = (struct nvs_error){.size = sizeof(rig->error)};
 		assert_int_equal(await_all(rig->aio, both, 2, AWAIT_MS, &rig->error), -ETIMEDOUT);
 		assert_int_equal(rig->error.offset, 0);
-		assert_non_null(strstr(rig->error.text, rig->path));
+		assert_non_null(strstr(rig->error.text, FILE_PATH));
 	}
 	rig_end(2, 0);
 }
 
 TEST(a_transfer_that_hangs_and_fails_reports_both)
 {
-	rig_open(AGES_MS, 2, 2 * PART);
+	rig_open(AGES_MS, 2);
+	for (unsigned i = 0; i < 2; i++) {
+		rig->transfers[i].nbytes = 2 * PART;
+		rig->transfers[i].offset = i * 2 * PART;
+	}
 	fake_fail_nth(&rig->fake, 0, 1, -ENOSPC);
 	assert_int_equal(submit_all(rig->aio, rig->all, 1, NULL), 0);
 	assert_true(fake_await_ios(&rig->fake, 2));
@@ -327,7 +269,7 @@ TEST(a_transfer_that_hangs_and_fails_reports_both)
 	/* The worker takes this one after it has processed the failure. */
 	assert_int_equal(submit_all(rig->aio, &rig->all[1], 1, NULL), 0);
 	assert_true(fake_await_ios(&rig->fake, 3));
-	aio_look_for_overdue(rig->aio, clock_ns() + AGES_MS * UINT64_C(1000000));
+	aio_look_for_overdue(rig->aio, clock_ns() + AGES_NS);
 	expect_hung(0, AWAIT_MS, rig->fake.ios[1].offset);
 	rig_end(2, -ENOSPC);
 	assert_int_equal(rig->error.offset, 0);
@@ -338,7 +280,7 @@ TEST(an_error_of_the_kernel_is_not_reported_as_in_flight)
 	static const int results[] = {-ETIMEDOUT, -EAGAIN};
 
 	for (size_t i = 0; i < LENGTH(results); i++) {
-		rig_open(0, 1, PART);
+		rig_open(0, 1);
 		fake_release(&rig->fake, FAKE_ALL);
 		fake_fail_nth(&rig->fake, 0, 1000, results[i]);
 		assert_int_equal(submit_all(rig->aio, rig->all, 1, NULL), 0);
@@ -348,24 +290,10 @@ TEST(an_error_of_the_kernel_is_not_reported_as_in_flight)
 	}
 }
 
-TEST(a_limit_of_more_than_a_day_is_refused)
-{
-	const struct aio_config config = {.block_size = 4096,
-					  .queue_depth = 1,
-					  .thread_count = 1,
-					  .io_timeout_ms = NVS_IO_TIMEOUT_MS_MAX + 1};
-	struct nvs_error error = {.size = sizeof(error)};
-	struct nvs_aio *aio = NULL;
-
-	assert_int_equal(aio_open(&aio, &config, NULL, &error), -EINVAL);
-	assert_string_equal(error.subject, "io_timeout_ms");
-}
-
 /* ---- Tensors ---- */
 
 struct bench {
 	struct fixture f;
-	struct hearing hearing;
 	struct nvs_tensor *t[4]; /* of a part each; the pool has room for two */
 };
 static struct bench one_bench, *const b = &one_bench;
@@ -381,10 +309,10 @@ AFTER_SUCCESS(bench_close)
 
 static void bench_open(bool keep, uint32_t io_timeout_ms)
 {
-	*b = (struct bench){.hearing = HEARING};
+	*b = (struct bench){0};
 	INIT(f, .place = PLACE_DISK, .pool_bytes = 2 * PART, .keep = keep, .simulated = true);
 	f->config.aio.io_timeout_ms = io_timeout_ms;
-	f->config.log = (struct nvs_log){hear, &b->hearing};
+	f->config.log = hear_anew();
 	OK(f, fixture_reopen(f));
 	tensors_add(f, "t", (uint64_t[]){PART, PART, PART, PART}, 4, b->t);
 }
@@ -419,7 +347,7 @@ static void release_all(void)
 	events_await_idle(f->engine);
 	sim_go(f->sim, SIM_READS);
 	sim_go(f->sim, SIM_WRITES);
-	await_after_all(&b->hearing);
+	await_after_all();
 }
 
 /* The call must fail with the tensor, path and offset. */
@@ -446,28 +374,10 @@ static void expect_tensor_hung(int rc, const char *tensor, const char *file, int
 	f->error = (struct nvs_error){.size = sizeof(f->error)};
 }
 
-TEST(a_wait_without_a_timeout_returns)
-{
-	char path[512];
-
-	bench_open(false, LIMIT_MS);
-	fixture_store_file(f, "data", path);
-	tensor_write(f, b->t[0], 1);
-	sim_hold(f->sim, SIM_WRITES);
-	OK(f, nvs_tensor_swap_out(f->engine, b->t, 1, &f->error));
-	expect_error(f, sole_wait(f->engine, b->t, 1, -1, &f->error), -ETIMEDOUT, path);
-	events_await_idle(f->engine);
-	assert_int_equal(hangs_heard(&b->hearing), 1);
-	assert_non_null(strstr(b->hearing.last, "t0: writing"));
-	assert_non_null(strstr(b->hearing.last, path));
-	assert_non_null(strstr(b->hearing.last, "by sim"));
-	release_all();
-	OK(f, sole_wait(f->engine, b->t, 1, -1, &f->error));
-}
-
 TEST(a_write_that_hangs_is_reported_and_its_memory_is_not_reused)
 {
 	struct nvs_engine *engine;
+	char path[512];
 
 	engine = bench_open_dirty();
 	sim_hold(f->sim, SIM_WRITES);
@@ -483,7 +393,11 @@ TEST(a_write_that_hangs_is_reported_and_its_memory_is_not_reused)
 	assert_int_equal(stats_of(f).pool.used, 2 * PART);
 	/* One message for each of the two writes. */
 	events_await_idle(engine);
-	assert_int_equal(hangs_heard(&b->hearing), 2);
+	assert_int_equal(hangs_heard(), 2);
+	fixture_store_file(f, "data", path);
+	assert_says(hearing.last, "t1: writing");
+	assert_says(hearing.last, path);
+	assert_says(hearing.last, "by sim");
 	HUNG(nvs_engine_close(engine, &f->error), "t0");
 	STATE(f, b->t[0], NVS_WRITING, false, 0);
 	release_all();
@@ -491,7 +405,7 @@ TEST(a_write_that_hangs_is_reported_and_its_memory_is_not_reused)
 	tensor_write(f, b->t[2], 3);
 	tensor_write(f, b->t[3], 4);
 	check_tensors(4);
-	assert_int_equal(hangs_heard(&b->hearing), 2);
+	assert_int_equal(hangs_heard(), 2);
 }
 
 TEST(a_read_that_hangs_is_reported_and_others_are_served)
@@ -736,75 +650,67 @@ TEST(a_caller_that_polls_for_room_gets_the_write_error)
 
 /* ---- The optimizer ---- */
 
+static struct optim one_optimizer, *const o = &one_optimizer;
+
 static const struct group groups[] = {{"a", 20000, NVS_BF16}, {"b", 13000, NVS_F32}};
 
-struct trainer {
-	struct optim o;
-	struct hearing hearing;
-};
-
-static void trainer_open(struct trainer *t, bool keep, bool pipeline, double ratio)
+static void trainer_open(bool keep, bool pipeline, double ratio)
 {
-	*t = (struct trainer){.hearing = HEARING};
-	optim_init(&t->o, groups, LENGTH(groups));
-	t->o.config.log = (struct nvs_log){hear, &t->hearing};
-	t->o.config.aio.io_timeout_ms = AGES_MS;
-	t->o.config.keep = keep;
-	t->o.config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = ratio;
-	t->o.config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read =
-		t->o.config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = pipeline;
-	optim_simulate(&t->o);
-	DONE(&t->o, optim_open(&t->o));
+	optim_init(o, groups, LENGTH(groups));
+	o->config.log = hear_anew();
+	o->config.aio.io_timeout_ms = AGES_MS;
+	o->config.keep = keep;
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = ratio;
+	o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read =
+		o->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write = pipeline;
+	optim_simulate(o);
+	DONE(o, optim_open(o));
 }
 
 /* The call must return and report that the drive hangs. */
-#define STUCK(t, call)                                                                             \
+#define STUCK(call)                                                                                \
 	do {                                                                                       \
 		struct ages ages;                                                                  \
 		int stuck_rc;                                                                      \
-		ages_begin(&ages, nvs_engine_aio(nvs_optimizer_engine((t)->o.optimizer)));         \
+		ages_begin(&ages, nvs_engine_aio(nvs_optimizer_engine(o->optimizer)));             \
 		stuck_rc = (call);                                                                 \
 		ages_end(&ages);                                                                   \
-		REFUSED(&(t)->o, stuck_rc, -ETIMEDOUT, HANGS);                                     \
+		REFUSED(o, stuck_rc, -ETIMEDOUT, HANGS);                                           \
 	} while (0)
 
-static void trainer_release(struct trainer *t)
+static void trainer_release(void)
 {
-	sim_go(t->o.sim, SIM_READS);
-	sim_go(t->o.sim, SIM_WRITES);
-	await_after_all(&t->hearing);
+	sim_go(o->sim, SIM_READS);
+	sim_go(o->sim, SIM_WRITES);
+	await_after_all();
 }
 
 /* State and weights after three steps without a fault. */
 static void undisturbed(struct snapshot *snapshot)
 {
-	static struct trainer t;
-
-	trainer_open(&t, false, true, 1);
-	optim_run(&t.o, 1, 3);
-	snapshot_take(&t.o, snapshot);
-	optim_close(&t.o);
+	trainer_open(false, true, 1);
+	optim_run(o, 1, 3);
+	snapshot_take(o, snapshot);
+	optim_close(o);
 }
 
 static void step_hangs_and_is_finished(bool pipeline, enum nvs_direction direction,
 				       const struct snapshot *expected)
 {
-	static struct trainer t;
-	struct optim *o = &t.o;
 	float element;
 
-	trainer_open(&t, false, pipeline, 1);
+	trainer_open(false, pipeline, 1);
 	optim_run(o, 1, 1);
 	optim_lend(o, 2, 1);
-	sim_hold(t.o.sim, 1u << direction);
-	STUCK(&t, optim_step(o, 2));
+	sim_hold(o->sim, 1u << direction);
+	STUCK(optim_step(o, 2));
 	/* A repeated call hangs again, and so does every other call that needs the drive. */
-	STUCK(&t, optim_step(o, 2));
-	sim_hold(t.o.sim, SIM_READS);
-	STUCK(&t, nvs_optimizer_get_weights(o->optimizer, &o->error));
-	STUCK(&t, nvs_optimizer_get(o->optimizer, 0, NVS_MASTER, 19999, 1, &element, &o->error));
-	STUCK(&t, nvs_optimizer_close(o->optimizer, &o->error));
-	trainer_release(&t);
+	STUCK(optim_step(o, 2));
+	sim_hold(o->sim, SIM_READS);
+	STUCK(nvs_optimizer_get_weights(o->optimizer, &o->error));
+	STUCK(nvs_optimizer_get(o->optimizer, 0, NVS_MASTER, 19999, 1, &element, &o->error));
+	STUCK(nvs_optimizer_close(o->optimizer, &o->error));
+	trainer_release();
 	DONE(o, optim_step(o, 2));
 	optim_run(o, 3, 3);
 	IS_AS(o, expected);
@@ -826,20 +732,18 @@ TEST(a_step_that_hangs_returns_and_is_finished_later)
 /* Half of the state is in host memory; a commit writes it from there. */
 TEST(a_commit_that_hangs_returns_and_succeeds_later)
 {
-	static struct trainer t;
-	struct optim *o = &t.o;
 	struct snapshot expected;
 
 	undisturbed(&expected);
-	trainer_open(&t, true, true, 0.5);
+	trainer_open(true, true, 0.5);
 	optim_run(o, 1, 2);
-	sim_hold(t.o.sim, SIM_WRITES);
-	STUCK(&t, nvs_optimizer_commit(o->optimizer, &o->error));
+	sim_hold(o->sim, SIM_WRITES);
+	STUCK(nvs_optimizer_commit(o->optimizer, &o->error));
 	optim_lend(o, 3, 1);
-	STUCK(&t, optim_step(o, 3));
-	STUCK(&t, nvs_optimizer_commit(o->optimizer, &o->error));
-	STUCK(&t, nvs_optimizer_close(o->optimizer, &o->error));
-	trainer_release(&t);
+	STUCK(optim_step(o, 3));
+	STUCK(nvs_optimizer_commit(o->optimizer, &o->error));
+	STUCK(nvs_optimizer_close(o->optimizer, &o->error));
+	trainer_release();
 	DONE(o, optim_step(o, 3));
 	DONE(o, nvs_optimizer_commit(o->optimizer, &o->error));
 	optim_shut(o);
@@ -854,23 +758,22 @@ TEST(a_commit_that_hangs_returns_and_succeeds_later)
 /* The failed open leaks what is in flight until the process ends, so it runs in a child. */
 TEST(opening_an_optimizer_on_a_drive_that_hangs_returns)
 {
-	static struct trainer t;
 	int status;
 	pid_t child;
 
-	trainer_open(&t, true, true, 0.5);
-	optim_run(&t.o, 1, 1);
-	optim_shut(&t.o);
+	trainer_open(true, true, 0.5);
+	optim_run(o, 1, 1);
+	optim_shut(o);
 	child = fork();
 	if (!child) {
-		t.o.config.aio.io_timeout_ms = LIMIT_MS;
-		sim_hold(t.o.sim, SIM_READS);
-		MUST(optim_open(&t.o) == -ETIMEDOUT);
-		MUST(strstr(t.o.error.text, HANGS));
+		o->config.aio.io_timeout_ms = LIMIT_MS;
+		sim_hold(o->sim, SIM_READS);
+		MUST(optim_open(o) == -ETIMEDOUT);
+		MUST(strstr(o->error.text, HANGS));
 		_exit(0);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
-	DONE(&t.o, optim_open(&t.o));
-	optim_close(&t.o);
+	DONE(o, optim_open(o));
+	optim_close(o);
 }

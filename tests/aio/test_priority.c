@@ -3,69 +3,28 @@
  * Priorities of transfers: the order and number of the I/Os that one worker submits to the fake
  * engine, which completes them on command.
  */
-#include <errno.h>
-
+#include "aio/aio_fixture.h"
 #include "aio/internal.h"
-#include "config/config.h"
-#include "support/fake/fake_engine.h"
-#include "support/submit.h"
-#include "support/support.h"
-#include "support/tests.h"
 
 #define PART 4096u
 
-struct rig {
-	struct fake fake;
-	struct nvs_aio *aio;
-	struct nvs_file *file;
-	struct nvs_error error;
-	struct completions *queue;
-	char data[PART];
-};
-static struct rig one_rig, *const rig = &one_rig;
-
-static void rig_open_with(uint32_t depth, uint32_t block_size)
-{
-	*rig = (struct rig){.error = {.size = sizeof(rig->error)}};
-	fake_init(&rig->fake, NULL);
-	rig->fake.dry = true;
-	rig->aio = fake_aio_open(&rig->fake,
-				 FAKE_CONFIG(.block_size = block_size, .queue_depth = depth), NULL);
-	rig->file = fake_file_open(rig->aio, NVS_FILE_WRITE | NVS_FILE_BUFFERED);
-	assert_int_equal(completions_open(&rig->queue), 0);
-	fake_forget(&rig->fake);
-	fake_hold(&rig->fake);
-}
-
 static void rig_open(uint32_t depth)
 {
-	rig_open_with(depth, PART);
+	RIG(.part = PART, .depth = depth, .buffered = true);
 }
 
-static void rig_close(void)
-{
-	if (!rig->aio)
-		return;
-	fake_release(&rig->fake, FAKE_ALL);
-	nvs_file_close(rig->file);
-	nvs_aio_close(rig->aio);
-	(void)completions_take(rig->queue);
-	completions_close(rig->queue);
-	fake_destroy(&rig->fake);
-	*rig = (struct rig){0};
-}
 AFTER_SUCCESS(rig_close)
 
 /* Submits `parts` parts at part `from`. */
-static void start(struct transfer *transfer, enum nvs_direction direction, unsigned from,
-		  unsigned parts)
+static void submit(struct transfer *transfer, enum nvs_direction direction, unsigned from,
+		   unsigned parts)
 {
 	*transfer = (struct transfer){.file = rig->file,
 				      .direction = direction,
 				      .data = rig->data,
 				      .nbytes = parts * (uint64_t)PART,
 				      .offset = from * (uint64_t)PART};
-	aio_submit_list(rig->aio, rig->queue, transfer);
+	aio_submit_list(rig->aio, rig->queues[0], transfer);
 }
 
 /* A queue of one I/O has one in flight: part `at`. */
@@ -74,7 +33,7 @@ static void rig_open_busy(enum nvs_direction direction, unsigned at)
 	static struct transfer busy;
 
 	rig_open(1);
-	start(&busy, direction, at, 1);
+	submit(&busy, direction, at, 1);
 	assert_true(fake_await_ios(&rig->fake, 1));
 }
 
@@ -94,12 +53,12 @@ TEST(promoted_transfers_are_served_in_the_order_of_the_waits)
 
 	rig_open_busy(NVS_READ, 9);
 	for (unsigned i = 0; i < 4; i++)
-		start(&all[i], NVS_READ, i, 1);
+		submit(&all[i], NVS_READ, i, 1);
 	aio_promote(rig->aio, &all[3]);
 	aio_promote(rig->aio, &all[1]);
 	aio_promote(rig->aio, &all[3]);
 	/* The queue continues behind its last transfer. */
-	start(&all[4], NVS_READ, 4, 1);
+	submit(&all[4], NVS_READ, 4, 1);
 	expect_parts(0, (unsigned[]){9, 3, 1, 0, 2, 4}, 6);
 }
 
@@ -108,11 +67,11 @@ TEST(a_transfer_promoted_before_it_is_submitted_goes_first)
 	static struct transfer usual, awaited;
 
 	rig_open_busy(NVS_READ, 9);
-	start(&usual, NVS_READ, 0, 1);
+	submit(&usual, NVS_READ, 0, 1);
 	awaited = (struct transfer){
 		.file = rig->file, .data = rig->data, .nbytes = PART, .offset = PART};
 	aio_promote(rig->aio, &awaited);
-	aio_submit_list(rig->aio, rig->queue, &awaited);
+	aio_submit_list(rig->aio, rig->queues[0], &awaited);
 	expect_parts(0, (unsigned[]){9, 1, 0}, 3);
 }
 
@@ -121,24 +80,14 @@ TEST(a_transfer_promoted_in_part_is_served_once)
 	static struct transfer partly, other;
 
 	rig_open(2);
-	start(&partly, NVS_READ, 0, 4);
+	submit(&partly, NVS_READ, 0, 4);
 	assert_true(fake_await_ios(&rig->fake, 2));
-	start(&other, NVS_READ, 8, 1);
+	submit(&other, NVS_READ, 8, 1);
 	aio_promote(rig->aio, &partly);
 	expect_parts(0, (unsigned[]){0, 1, 2, 3, 8}, 5);
 	assert_int_equal(rig->fake.nios, 5);
 	rig_close();
 	assert_true(is_completed(&partly));
-}
-
-static struct nvs_request *request(unsigned part)
-{
-	struct nvs_request *request;
-
-	SUCCEEDS(nvs_aio_pread(rig->aio, rig->file, rig->data, PART, part * (uint64_t)PART,
-			       &request, &rig->error),
-		 &rig->error);
-	return request;
 }
 
 TEST(requests_that_a_call_waits_for_go_first)
@@ -148,7 +97,7 @@ TEST(requests_that_a_call_waits_for_go_first)
 
 	rig_open(1);
 	for (unsigned i = 0; i < 5; i++) {
-		requests[i] = request(i);
+		requests[i] = start(i);
 		assert_true(fake_await_ios(&rig->fake, 1));
 	}
 	/* A call that may not wait changes nothing. */
@@ -168,7 +117,7 @@ TEST(requests_go_first_when_a_call_waits_for_all)
 
 	rig_open_busy(NVS_READ, 9);
 	for (unsigned i = 0; i < 2; i++) {
-		start(&others[i], NVS_READ, 5 + i, 1);
+		submit(&others[i], NVS_READ, 5 + i, 1);
 		SUCCEEDS(nvs_aio_pread(rig->aio, rig->file, rig->data, PART, i * (uint64_t)PART,
 				       NULL, &rig->error),
 			 &rig->error);
@@ -187,19 +136,19 @@ TEST(write_backs_leave_room_for_awaited_reads_and_go_on)
 	static struct transfer writes, read;
 
 	rig_open(9);
-	start(&read, NVS_READ, 100, 1);
+	submit(&read, NVS_READ, 100, 1);
 	aio_promote(rig->aio, &read);
 	assert_true(fake_await_ios(&rig->fake, 1));
 	/* While the read is in flight, writes get a third of the queue. */
-	start(&writes, NVS_WRITE, 0, 80);
+	submit(&writes, NVS_WRITE, 0, 80);
 	assert_true(fake_await_ios(&rig->fake, 4));
 	/*
 	 * The read completes, and another is likely: the next four queues of writes keep to their
 	 * third.
 	 */
 	fake_release(&rig->fake, 1);
-	assert_int_equal(completions_wait(rig->queue, COMPLETIONS_THREAD, 1, UINT64_MAX), 0);
-	assert_ptr_equal(completions_take(rig->queue), &read);
+	assert_int_equal(completions_wait(rig->queues[0], COMPLETIONS_THREAD, 1, UINT64_MAX), 0);
+	assert_ptr_equal(completions_take(rig->queues[0]), &read);
 	for (unsigned i = 1; i < 4 * 9; i++) {
 		fake_release(&rig->fake, 1);
 		assert_true(fake_await_ios(&rig->fake, 4 + i));
@@ -216,9 +165,9 @@ TEST(write_backs_have_their_turn_among_awaited_reads)
 	static struct transfer reads, ahead, writes;
 
 	rig_open_busy(NVS_READ, 99);
-	start(&ahead, NVS_READ, 50, 1);
-	start(&writes, NVS_WRITE, 10, 2);
-	start(&reads, NVS_READ, 0, 4);
+	submit(&ahead, NVS_READ, 50, 1);
+	submit(&writes, NVS_WRITE, 10, 2);
+	submit(&reads, NVS_READ, 0, 4);
 	aio_promote(rig->aio, &reads);
 	expect_parts(0, (unsigned[]){99, 0, 10, 1, 11, 2, 3, 50}, 8);
 }
@@ -228,8 +177,8 @@ TEST(writes_fill_the_queue_while_no_read_waits)
 	static struct transfer writes, read;
 
 	rig_open(8);
-	start(&read, NVS_READ, 100, 1);
-	start(&writes, NVS_WRITE, 0, 80);
+	submit(&read, NVS_READ, 100, 1);
+	submit(&writes, NVS_WRITE, 0, 80);
 	assert_true(fake_await_ios(&rig->fake, 8));
 }
 
@@ -238,8 +187,8 @@ TEST(awaited_reads_and_writes_alternate)
 	static struct transfer reads, writes;
 
 	rig_open_busy(NVS_READ, 99);
-	start(&reads, NVS_READ, 0, 3);
-	start(&writes, NVS_WRITE, 10, 3);
+	submit(&reads, NVS_READ, 0, 3);
+	submit(&writes, NVS_WRITE, 10, 3);
 	aio_promote(rig->aio, &reads);
 	aio_promote(rig->aio, &writes);
 	expect_parts(0, (unsigned[]){99, 0, 10, 1, 11, 2, 12}, 7);
@@ -250,8 +199,8 @@ TEST(reads_ahead_precede_write_backs_which_have_a_turn_in_four)
 	static struct transfer reads, writes;
 
 	rig_open_busy(NVS_WRITE, 99);
-	start(&writes, NVS_WRITE, 20, 4);
-	start(&reads, NVS_READ, 0, 7);
+	submit(&writes, NVS_WRITE, 20, 4);
+	submit(&reads, NVS_READ, 0, 7);
 	expect_parts(0, (unsigned[]){99, 0, 1, 2, 20, 3, 4, 5, 21, 6, 22, 23}, 12);
 }
 
@@ -262,10 +211,10 @@ TEST(ios_of_one_list_are_neighbours_in_a_batch)
 	static struct transfer busy, awaited, writes;
 
 	rig_open(8);
-	start(&busy, NVS_READ, 90, 8);
+	submit(&busy, NVS_READ, 90, 8);
 	assert_true(fake_await_ios(&rig->fake, 8));
-	start(&awaited, NVS_WRITE, 10, 8);
-	start(&writes, NVS_WRITE, 20, 8);
+	submit(&awaited, NVS_WRITE, 10, 8);
+	submit(&writes, NVS_WRITE, 20, 8);
 	aio_promote(rig->aio, &awaited);
 	fake_release(&rig->fake, 8);
 	assert_true(fake_await_ios(&rig->fake, 16));
@@ -278,8 +227,8 @@ static void expect_wait(uint32_t block_size, unsigned least)
 {
 	struct transfer more;
 
-	rig_open_with(32, block_size);
-	start(&more, NVS_WRITE, 0, 40 * (block_size / PART));
+	RIG(.part = block_size, .depth = 32, .buffered = true);
+	submit(&more, NVS_WRITE, 0, 40 * (block_size / PART));
 	assert_true(fake_await_ios(&rig->fake, 32));
 	assert_true(fake_await_waiting(&rig->fake, 1));
 	assert_int_equal(rig->fake.least, least);

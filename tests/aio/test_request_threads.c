@@ -3,20 +3,13 @@
  * Requests, and files of failed ones, that one thread waits for while another takes or closes them.
  * Threads take turns, in an order of each seed; under ThreadSanitizer they run at once.
  */
-#include <errno.h>
-#include <poll.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 
+#include "aio/aio_fixture.h"
 #include "aio/internal.h"
 #include "aio/requests/requests.h"
-#include "support/fake/fake_engine.h"
 #include "support/inject.h"
-#include "support/support.h"
-#include "support/tests.h"
 #include "support/turns.h"
 
 #define PAGE   4096u
@@ -26,25 +19,9 @@
 /* Requests of the first chunk. */
 #define CHUNK 256u
 
-struct rig {
-	struct fake fake;
-	struct nvs_aio *aio;
-	struct nvs_file *file; /* of two pages */
-	struct nvs_error error;
-	char data[2 * PAGE];
-};
-static struct rig one_rig, *const rig = &one_rig;
-#define DO(call) SUCCEEDS(call, &rig->error)
-
 static void rig_open(void)
 {
-	*rig = (struct rig){.error.size = sizeof(rig->error)};
-	fake_init(&rig->fake, NULL);
-	rig->aio = fake_aio_open(&rig->fake, FAKE_CONFIG(.block_size = PAGE, .queue_depth = 8),
-				 NULL);
-	rig->file = fake_file_open(rig->aio, NVS_FILE_WRITE);
-	DO(nvs_aio_pwrite(rig->aio, rig->file, rig->data, sizeof(rig->data), 0, NULL, &rig->error));
-	DO(nvs_aio_wait_all(rig->aio, -1, NULL, &rig->error));
+	RIG(.part = PAGE, .depth = 8, .moves = true);
 }
 
 /* Nothing is in flight, and every request is free: as many as there are need no memory. */
@@ -62,44 +39,19 @@ static void all_requests_are_free(void)
 	DO(nvs_aio_wait_all(rig->aio, -1, NULL, &rig->error));
 }
 
-static void rig_close(void)
+static void check_and_close(void)
 {
-	if (!rig->aio)
-		return;
-	all_requests_are_free();
-	nvs_file_close(rig->file);
-	nvs_aio_close(rig->aio);
-	fake_destroy(&rig->fake);
-	*rig = (struct rig){0};
+	if (rig->aio)
+		all_requests_are_free();
+	rig_close();
 }
-AFTER_SUCCESS(rig_close)
-
-static struct nvs_request *start(unsigned page)
-{
-	struct nvs_request *request;
-
-	DO(nvs_aio_pread(rig->aio, rig->file, rig->data + (size_t)page * PAGE, PAGE,
-			 (uint64_t)page * PAGE, &request, &rig->error));
-	return request;
-}
-
-static bool readable(int fd)
-{
-	return poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, 0) == 1;
-}
-
-static void await_completion(const struct nvs_request *request)
-{
-	while (nvs_request_status(request, NULL) == -EINPROGRESS)
-		sched_yield();
-}
+AFTER_SUCCESS(check_and_close)
 
 /* ---- A wait of another thread ---- */
 
 enum how { FOR_SEVERAL, FOR_ANY, FOR_ALL, BY_STATUS };
 
 struct wait {
-	struct nvs_aio *aio;
 	enum how how;
 	struct nvs_request *requests[2];
 	size_t n, index;
@@ -116,14 +68,14 @@ static void *wait_main(void *arg)
 	wait->index = 9;
 	switch (wait->how) {
 	case FOR_SEVERAL:
-		wait->rc = nvs_aio_wait(wait->aio, wait->requests, wait->n, -1, &wait->error);
+		wait->rc = nvs_aio_wait(rig->aio, wait->requests, wait->n, -1, &wait->error);
 		break;
 	case FOR_ANY:
-		wait->rc = nvs_aio_wait_any(wait->aio, wait->requests, wait->n, -1, &wait->index,
+		wait->rc = nvs_aio_wait_any(rig->aio, wait->requests, wait->n, -1, &wait->index,
 					    &wait->error);
 		break;
 	case FOR_ALL:
-		wait->rc = nvs_aio_wait_all(wait->aio, -1, NULL, &wait->error);
+		wait->rc = nvs_aio_wait_all(rig->aio, -1, NULL, &wait->error);
 		break;
 	case BY_STATUS:
 		while ((wait->rc = nvs_request_status(wait->requests[0], &wait->error)) ==
@@ -146,9 +98,9 @@ static void wait_begun(struct wait *wait)
 
 	while (!begun) {
 		sched_yield();
-		pthread_mutex_lock(&wait->aio->lock);
+		pthread_mutex_lock(&rig->aio->lock);
 		begun = wait->requests[0]->naming;
-		pthread_mutex_unlock(&wait->aio->lock);
+		pthread_mutex_unlock(&rig->aio->lock);
 	}
 }
 
@@ -162,7 +114,7 @@ static void wait_end(struct wait *wait)
 static void close_a_file_whose_transfer_failed(enum how how)
 {
 	struct nvs_file *file = fake_file_open(rig->aio, NVS_FILE_WRITE);
-	struct wait wait = {.aio = rig->aio, .how = how, .n = 1};
+	struct wait wait = {.how = how, .n = 1};
 	struct nvs_request **request = how == FOR_ALL ? NULL : &wait.requests[0];
 
 	/* The file is empty. */
@@ -184,7 +136,7 @@ TEST(a_file_may_be_closed_while_its_failure_is_told)
 		rig_open();
 		for (unsigned i = 0; i < ROUNDS; i++)
 			close_a_file_whose_transfer_failed((enum how)(i % 4));
-		rig_close();
+		check_and_close();
 		turns_end();
 	}
 }
@@ -200,7 +152,7 @@ TEST(a_request_that_a_call_waits_for_is_not_taken)
 	fd = nvs_aio_eventfd(rig->aio);
 	fake_hold(&rig->fake);
 
-	struct wait wait = {.aio = rig->aio, .requests = {start(0), start(1)}, .n = 2};
+	struct wait wait = {.requests = {start(0), start(1)}, .n = 2};
 
 	wait_begin(&wait);
 	wait_begun(&wait);
@@ -226,7 +178,7 @@ TEST(requests_beside_one_that_a_call_waits_for_are_taken)
 	fake_forget(&rig->fake);
 	fake_hold(&rig->fake);
 
-	struct wait wait = {.aio = rig->aio, .requests = {start(0), NULL}, .n = 2};
+	struct wait wait = {.requests = {start(0), NULL}, .n = 2};
 
 	other = start(0);
 	wait.requests[1] = start(1);
@@ -273,19 +225,14 @@ TEST(what_completed_during_a_wait_that_ended_before_is_taken)
 		assert_int_equal(nvs_request_close(requests[i]), 0);
 }
 
-struct taker {
-	struct nvs_aio *aio;
-	atomic_bool stop;
-	pthread_t thread;
-};
+static atomic_bool stop;
 
 static void *take_and_close(void *arg)
 {
-	struct taker *taker = arg;
-
-	while (!taker->stop) {
+	(void)arg;
+	while (!stop) {
 		struct nvs_request *taken[BATCH];
-		size_t n = nvs_aio_take(taker->aio, taken, BATCH);
+		size_t n = nvs_aio_take(rig->aio, taken, BATCH);
 
 		for (size_t i = 0; i < n; i++)
 			nvs_request_close(taken[i]);
@@ -300,15 +247,14 @@ TEST(a_thread_takes_while_another_waits)
 	unsigned waited = 0;
 
 	for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-		struct taker taker = {0};
+		pthread_t taker;
 
 		turns_begin(seed);
 		rig_open();
-		taker.aio = rig->aio;
-		assert_int_equal(pthread_create(&taker.thread, NULL, take_and_close, &taker), 0);
+		stop = false;
+		assert_int_equal(pthread_create(&taker, NULL, take_and_close, NULL), 0);
 		for (unsigned i = 0; i < ROUNDS; i++) {
-			struct wait wait = {.aio = rig->aio,
-					    .how = i % 2 ? FOR_ANY : FOR_SEVERAL,
+			struct wait wait = {.how = i % 2 ? FOR_ANY : FOR_SEVERAL,
 					    .requests = {start(0)},
 					    .n = 1};
 
@@ -317,9 +263,9 @@ TEST(a_thread_takes_while_another_waits)
 			waited += !wait.rc;
 			nvs_request_close(wait.requests[0]);
 		}
-		taker.stop = true;
-		pthread_join(taker.thread, NULL);
-		rig_close();
+		stop = true;
+		pthread_join(taker, NULL);
+		check_and_close();
 		turns_end();
 	}
 	assert_true(waited);
@@ -334,7 +280,7 @@ TEST(a_wait_for_a_request_that_is_closed_meanwhile_is_refused)
 	rig_open();
 	fake_hold(&rig->fake);
 
-	struct wait wait = {.aio = rig->aio, .requests = {start(0), start(1)}, .n = 2};
+	struct wait wait = {.requests = {start(0), start(1)}, .n = 2};
 
 	wait_begin(&wait);
 	wait_begun(&wait);
@@ -362,8 +308,7 @@ TEST(a_wait_for_any_that_is_closed_meanwhile_is_refused)
 		turns_begin(seed);
 		rig_open();
 		for (unsigned i = 0; i < ROUNDS; i++) {
-			struct wait wait = {
-				.aio = rig->aio, .how = FOR_ANY, .requests = {start(0)}, .n = 1};
+			struct wait wait = {.how = FOR_ANY, .requests = {start(0)}, .n = 1};
 
 			wait_begin(&wait);
 			while (nvs_request_close(wait.requests[0]))
@@ -372,69 +317,49 @@ TEST(a_wait_for_any_that_is_closed_meanwhile_is_refused)
 			assert_true(wait.rc == 0 || wait.rc == -EINVAL);
 			assert_int_equal(wait.index, wait.rc ? 1 : 0);
 		}
-		rig_close();
+		check_and_close();
 		turns_end();
 	}
 }
 
-struct closer {
-	struct rig *rig;
-	pthread_t thread;
-	int rc;
-};
-
 static void *submit_and_close(void *arg)
 {
-	struct closer *closer = arg;
 	struct nvs_transfer transfers[BATCH];
 	struct nvs_request *requests[BATCH];
 
+	(void)arg;
 	for (unsigned i = 0; i < BATCH; i++)
 		transfers[i] = (struct nvs_transfer){.size = sizeof(transfers[i]),
-						     .file = closer->rig->file};
-	for (unsigned round = 0; round < 50 * ROUNDS && !closer->rc; round++) {
-		closer->rc = nvs_aio_submit(closer->rig->aio, transfers, BATCH, requests, NULL);
-		for (unsigned i = 0; i < BATCH && !closer->rc; i++)
-			closer->rc = nvs_request_close(requests[i]);
+						     .file = rig->file};
+	for (unsigned round = 0; round < 50 * ROUNDS; round++) {
+		MUST(!nvs_aio_submit(rig->aio, transfers, BATCH, requests, NULL));
+		for (unsigned i = 0; i < BATCH; i++)
+			MUST(!nvs_request_close(requests[i]));
 	}
 	return NULL;
 }
 
-struct waiter {
-	struct nvs_aio *aio;
-	atomic_bool stop;
-	pthread_t thread;
-};
-
 static void *wait_for_all_again(void *arg)
 {
-	struct waiter *waiter = arg;
-
-	while (!waiter->stop)
-		nvs_aio_wait_all(waiter->aio, 0, NULL, NULL);
-	return NULL;
+	while (!stop)
+		nvs_aio_wait_all(rig->aio, 0, NULL, NULL);
+	return arg;
 }
 
 /* Without turns: a request is closed without a lock. */
 TEST(requests_are_closed_while_another_thread_sees_all)
 {
-	struct closer closers[2];
-	struct waiter waiter = {0};
+	pthread_t closers[2], waiter;
 
 	rig_open();
-	waiter.aio = rig->aio;
-	assert_int_equal(pthread_create(&waiter.thread, NULL, wait_for_all_again, &waiter), 0);
-	for (unsigned i = 0; i < 2; i++) {
-		closers[i] = (struct closer){.rig = rig};
-		assert_int_equal(
-			pthread_create(&closers[i].thread, NULL, submit_and_close, &closers[i]), 0);
-	}
-	for (unsigned i = 0; i < 2; i++) {
-		pthread_join(closers[i].thread, NULL);
-		assert_int_equal(closers[i].rc, 0);
-	}
-	waiter.stop = true;
-	pthread_join(waiter.thread, NULL);
+	stop = false;
+	assert_int_equal(pthread_create(&waiter, NULL, wait_for_all_again, NULL), 0);
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(pthread_create(&closers[i], NULL, submit_and_close, NULL), 0);
+	for (unsigned i = 0; i < 2; i++)
+		pthread_join(closers[i], NULL);
+	stop = true;
+	pthread_join(waiter, NULL);
 }
 
 EACH_TEST(NULL, cleanup)

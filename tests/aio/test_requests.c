@@ -3,66 +3,21 @@
  * Requests: submitting described transfers; waiting for several, any or all; taking completed
  * requests; every misuse. The fake engine holds and fails I/Os.
  */
-#include <errno.h>
-#include <poll.h>
 #include <pthread.h>
-#include <sched.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "aio/aio.h"
+#include "aio/aio_fixture.h"
 #include "aio/internal.h"
 #include "aio/requests/requests.h"
-#include "base/clock.h"
-#include "config/config.h"
-#include "support/fake/fake_engine.h"
 #include "support/inject.h"
-#include "support/support.h"
-#include "support/tests.h"
 
-#define PAGE	4096u
-#define PAGES	64u
-#define AGES_MS 60000 /* io_timeout_ms; passes only for aio_look_for_overdue() */
-#define THREADS 4
-#define ROUNDS	200
-
-struct rig {
-	struct fake fake;
-	struct nvs_aio *aio;
-	struct nvs_file *file;
-	struct nvs_error error;
-	char *data;
-};
-static struct rig one_rig, *const rig = &one_rig;
-#define DO(call) SUCCEEDS(call, &rig->error)
+#define PAGE  4096u
+#define PAGES 64u
 
 static void rig_open(void)
 {
-	*rig = (struct rig){.error.size = sizeof(rig->error)};
-	rig->data = aligned_alloc(PAGE, (size_t)PAGES * PAGE);
-	assert_non_null(rig->data);
-	memset(rig->data, 7, (size_t)PAGES * PAGE);
-	fake_init(&rig->fake, NULL);
-	rig->aio = fake_aio_open(
-		&rig->fake,
-		FAKE_CONFIG(.block_size = PAGE, .queue_depth = 8, .io_timeout_ms = AGES_MS), NULL);
-	rig->file = fake_file_open(rig->aio, NVS_FILE_WRITE);
-	DO(nvs_aio_pwrite(rig->aio, rig->file, rig->data, (uint64_t)PAGES * PAGE, 0, NULL,
-			  &rig->error));
-	DO(nvs_aio_wait_all(rig->aio, -1, NULL, &rig->error));
-	fake_forget(&rig->fake);
+	RIG(.part = PAGE, .depth = 8, .io_timeout_ms = AGES_MS, .moves = true);
 }
 
-static void rig_close(void)
-{
-	if (!rig->data)
-		return;
-	nvs_file_close(rig->file);
-	nvs_aio_close(rig->aio);
-	fake_destroy(&rig->fake);
-	free(rig->data);
-	*rig = (struct rig){0};
-}
 AFTER_SUCCESS(rig_close)
 
 static struct nvs_transfer page_at(unsigned i)
@@ -75,24 +30,6 @@ static struct nvs_transfer page_at(unsigned i)
 		.nbytes = PAGE,
 		.offset = (uint64_t)i * PAGE,
 	};
-}
-
-/* Starts a read of page `i`. */
-static struct nvs_request *start(unsigned i)
-{
-	struct nvs_request *request = NULL;
-
-	DO(nvs_aio_pread(rig->aio, rig->file, rig->data + (size_t)i * PAGE, PAGE,
-			 (uint64_t)i * PAGE, &request, &rig->error));
-	assert_non_null(request);
-	return request;
-}
-
-static bool readable(int fd)
-{
-	struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
-
-	return poll(&poll_fd, 1, 0) == 1;
 }
 
 static void await_one(struct nvs_request *request)
@@ -163,8 +100,7 @@ TEST(an_eventfd_is_readable_for_what_completed_before)
 
 	rig_open();
 	request = start(0);
-	while (nvs_request_status(request, NULL) == -EINPROGRESS)
-		sched_yield();
+	await_completion(request);
 	assert_true(readable(nvs_aio_eventfd(rig->aio)));
 	assert_int_equal(nvs_aio_take(rig->aio, &request, 1), 1);
 	assert_false(readable(nvs_aio_eventfd(rig->aio)));
@@ -325,10 +261,14 @@ TEST(a_wait_for_several_returns_the_first_failure_in_array_order)
 	struct nvs_request *requests[3];
 
 	rig_open();
+	fake_hold(&rig->fake);
+	rig->fake.newest_first = true;
 	fake_fail_at(&rig->fake, PAGE, 1, -EIO);
 	fake_fail_at(&rig->fake, 0, 1, -ENOSPC);
 	for (unsigned i = 0; i < 3; i++)
 		requests[i] = start(2 - i);
+	assert_true(fake_await_ios(&rig->fake, 3));
+	fake_release(&rig->fake, FAKE_ALL);
 	assert_int_equal(nvs_aio_wait(rig->aio, requests, 3, -1, &rig->error), -EIO);
 	assert_int_equal(rig->error.offset, PAGE);
 	assert_int_equal(rig->error.cause, NVS_CAUSE_IO);
@@ -340,25 +280,32 @@ TEST(a_wait_for_several_returns_the_first_failure_in_array_order)
 	assert_int_equal(nvs_aio_wait(rig->aio, requests, 1, 0, NULL), 0);
 }
 
-TEST(a_wait_is_bounded_in_time)
+TEST(a_wait_is_bounded_in_time_and_loses_nothing)
 {
-	struct nvs_request *request;
+	struct nvs_request *requests[2];
 	uint64_t completed = 9;
 	size_t index;
 
 	rig_open();
 	fake_hold(&rig->fake);
-	request = start(0);
-	assert_int_equal(nvs_request_status(request, NULL), -EINPROGRESS);
-	assert_int_equal(nvs_aio_wait(rig->aio, &request, 1, 0, NULL), -EAGAIN);
-	assert_int_equal(nvs_aio_wait(rig->aio, &request, 1, 1, NULL), -ETIMEDOUT);
-	assert_int_equal(nvs_aio_wait_any(rig->aio, &request, 1, 0, &index, NULL), -EAGAIN);
+	for (unsigned i = 0; i < 2; i++)
+		requests[i] = start(i);
+	assert_int_equal(nvs_request_status(requests[0], NULL), -EINPROGRESS);
+	assert_int_equal(nvs_aio_wait(rig->aio, requests, 1, 0, NULL), -EAGAIN);
+	assert_int_equal(nvs_aio_wait(rig->aio, requests, 2, 1, &rig->error), -ETIMEDOUT);
+	assert_int_equal(rig->error.code, -ETIMEDOUT);
+	assert_says(rig->error.text, "in flight");
+	assert_int_equal(nvs_aio_wait_any(rig->aio, requests, 1, 0, &index, NULL), -EAGAIN);
 	assert_int_equal(index, 1);
 	assert_int_equal(nvs_aio_wait_all(rig->aio, 0, &completed, NULL), -EAGAIN);
 	assert_int_equal(nvs_aio_wait_all(rig->aio, 1, &completed, &rig->error), -ETIMEDOUT);
 	assert_int_equal(completed, 9);
+	/* A wait for one ignores others in flight. */
+	fake_release(&rig->fake, 1);
+	await_one(requests[0]);
+	assert_int_equal(nvs_aio_wait(rig->aio, requests, 2, 0, NULL), -EAGAIN);
 	fake_release(&rig->fake, FAKE_ALL);
-	await_one(request);
+	await_one(requests[1]);
 }
 
 TEST(a_wait_for_any_returns_the_one_that_completed)
@@ -459,7 +406,7 @@ TEST(an_overdue_request_ends_every_wait)
 	request = start(3);
 	assert_true(fake_await_ios(&rig->fake, 1));
 	assert_false(readable(fd));
-	aio_look_for_overdue(rig->aio, clock_ns() + 2 * AGES_MS * UINT64_C(1000000));
+	aio_look_for_overdue(rig->aio, clock_ns() + 2 * AGES_NS);
 	assert_true(readable(fd));
 	assert_int_equal(nvs_aio_take(rig->aio, &taken, 1), 0);
 	assert_false(readable(fd));
@@ -565,49 +512,6 @@ TEST(an_eventfd_that_fails_is_an_error)
 	assert_int_equal(nvs_aio_eventfd(rig->aio), -EMFILE);
 	inject_stop(NULL);
 	assert_true(nvs_aio_eventfd(rig->aio) >= 0);
-}
-
-/* ---- Threads ---- */
-
-static void *submit_and_wait(void *arg)
-{
-	for (unsigned round = 0; round < ROUNDS; round++) {
-		struct nvs_request *requests[4], *mixed;
-		size_t index;
-
-		for (unsigned i = 0; i < 4; i++)
-			if (nvs_aio_pread(rig->aio, rig->file, rig->data + (size_t)i * PAGE, PAGE,
-					  (uint64_t)i * PAGE, &requests[i], NULL))
-				return arg;
-		if (nvs_aio_wait_any(rig->aio, requests, 4, -1, &index, NULL) ||
-		    nvs_aio_wait(rig->aio, requests, 4, -1, NULL))
-			return arg;
-		mixed = requests[round % 4];
-		for (unsigned i = 0; i < 4; i++)
-			if (requests[i] != mixed && nvs_request_close(requests[i]))
-				return arg;
-		if (nvs_request_status(mixed, NULL) || nvs_request_close(mixed))
-			return arg;
-	}
-	return NULL;
-}
-
-TEST(threads_submit_wait_and_close_at_once)
-{
-	pthread_t threads[THREADS];
-	uint64_t completed;
-
-	rig_open();
-	for (unsigned i = 0; i < THREADS; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, submit_and_wait, rig), 0);
-	for (unsigned i = 0; i < THREADS; i++) {
-		void *failed;
-
-		pthread_join(threads[i], &failed);
-		assert_null(failed);
-	}
-	DO(nvs_aio_wait_all(rig->aio, 0, &completed, &rig->error));
-	assert_int_equal(completed, 4 * ROUNDS * THREADS);
 }
 
 EACH_TEST(NULL, cleanup)

@@ -5,96 +5,62 @@
  */
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "aio/aio_fixture.h"
 #include "aio/internal.h"
-#include "base/clock.h"
-#include "support/fake/fake_engine.h"
-#include "support/submit.h"
-#include "support/support.h"
-#include "support/tests.h"
 
-#define PART		 4096u
-#define AGES_MS		 1000000 /* a limit that passes only for aio_watch() */
 #define STOPPED_LIMIT_MS 400
 
-/* A read in flight, which the fake engine holds, and one that is queued behind it. */
-struct rig {
-	struct fake fake;
-	struct nvs_aio *aio;
-	struct nvs_file *file;
-	struct transfer transfers[2], *all[2];
-	char data[PART];
-	unsigned hangs; /* messages about them */
-};
-static struct rig one_rig, *const rig = &one_rig;
+static unsigned hung; /* messages about transfers that hang */
 
 static void hear(void *arg, enum nvs_log_level level, const char *text)
 {
 	(void)arg, (void)text;
 	if (level == NVS_LOG_ERROR)
-		__atomic_add_fetch(&rig->hangs, 1, __ATOMIC_RELAXED);
+		__atomic_add_fetch(&hung, 1, __ATOMIC_RELAXED);
 }
 
 static unsigned hangs(void)
 {
-	return __atomic_load_n(&rig->hangs, __ATOMIC_RELAXED);
+	return __atomic_load_n(&hung, __ATOMIC_RELAXED);
 }
 
-static void rig_open(uint32_t io_timeout_ms)
+/* A write in flight, which the fake engine holds, and one that is queued behind it. */
+static void open_held(uint32_t io_timeout_ms)
 {
-	const struct nvs_log log = {hear, rig};
-	struct nvs_error error = {.size = sizeof(error)};
-
-	*rig = (struct rig){0};
-	fake_init(&rig->fake, NULL);
-	rig->fake.dry = true;
-	rig->aio = fake_aio_open(
-		&rig->fake,
-		FAKE_CONFIG(.block_size = PART, .queue_depth = 1, .io_timeout_ms = io_timeout_ms),
-		&log);
-	rig->file = fake_file_open(rig->aio, NVS_FILE_WRITE | NVS_FILE_BUFFERED);
-	for (unsigned i = 0; i < 2; i++) {
-		rig->transfers[i] = (struct transfer){
-			.file = rig->file, .data = rig->data, .nbytes = PART, .offset = i * PART};
-		rig->all[i] = &rig->transfers[i];
-	}
-	fake_hold(&rig->fake);
-	SUCCEEDS(submit_all(rig->aio, rig->all, 2, &error), &error);
+	hung = 0;
+	RIG(.part = 4096, .depth = 1, .io_timeout_ms = io_timeout_ms, .log = {hear, NULL});
+	DO(submit_all(rig->aio, rig->all, 2, &rig->error));
 	assert_true(fake_await_ios(&rig->fake, 1));
 }
 
-static void rig_close(void)
+static void close_held(void)
 {
-	struct nvs_error error = {.size = sizeof(error)};
 	int rc;
 
 	if (!rig->aio)
 		return;
 	fake_release(&rig->fake, FAKE_ALL);
 	/* They may still be overdue. */
-	do {
-		rc = nvs_aio_wait_all(rig->aio, -1, NULL, &error);
-	} while (rc == -ETIMEDOUT);
-	SUCCEEDS(rc, &error);
-	nvs_file_close(rig->file);
-	nvs_aio_close(rig->aio);
-	fake_destroy(&rig->fake);
-	*rig = (struct rig){0};
+	do
+		rc = nvs_aio_wait_all(rig->aio, -1, NULL, &rig->error);
+	while (rc == -ETIMEDOUT);
+	DO(rc);
+	rig_close();
 }
-AFTER_SUCCESS(rig_close)
+AFTER_SUCCESS(close_held)
 
 /* The test passes the time: the watch looks, the process is stopped, and the watch looks again. */
 TEST(time_in_which_the_watch_does_not_run_does_not_count)
 {
-	const uint64_t quarter = AGES_MS * UINT64_C(250000);
+	const uint64_t quarter = AGES_NS / 4;
 	uint64_t now;
 
-	rig_open(AGES_MS);
+	open_held(AGES_MS);
 	now = clock_ns();
 	aio_watch(rig->aio, now);
 	/* Of the time of 10 limits, a quarter of one counts. */
@@ -124,14 +90,14 @@ static int be_stopped(int told, int tell)
 	uint64_t resumed_ns;
 	char byte = 0;
 
-	rig_open(STOPPED_LIMIT_MS);
+	open_held(STOPPED_LIMIT_MS);
 	EXPECT(write(tell, &byte, 1) == 1 && read(told, &byte, 1) == 1);
 	resumed_ns = clock_ns();
 	while (looked_ns(rig->aio) < resumed_ns)
 		sched_yield();
 	aio_await_told(rig->aio);
 	EXPECT(!hangs());
-	rig_close();
+	close_held();
 	return CHILD_OK;
 }
 

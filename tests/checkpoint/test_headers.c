@@ -118,9 +118,10 @@ TEST(names_that_nvswap_cannot_have_leave_the_other_tensors_usable)
 	assert_string_equal(tensor.name, "c");
 	OPEN(&f, .pool_bytes = MIB);
 	item.tensor = tensor_add(&f, "c", 4);
-	expect_error(&f, nvs_checkpoint_import(f.engine, checkpoint, &item, 1, &f.error), -ENOENT,
-		     "tensor a can't be read: its name has no bytes, more than those allowed, or a "
-		     "NUL");
+	FAILS(&f, -ENOENT,
+	      "tensor a can't be read: its name has no bytes, more than those allowed, or a "
+	      "NUL",
+	      nvs_checkpoint_import, checkpoint, &item, 1);
 	item.name = NULL;
 	OK(&f, nvs_checkpoint_import(f.engine, checkpoint, &item, 1, &f.error));
 	OK(&f,

@@ -65,7 +65,6 @@ TEST(steps_after_an_import_have_the_bits_of_one_run)
 		IS_AS(&other, &expected);
 		nvs_checkpoint_close(checkpoint);
 		snapshot_free(&expected);
-		optim_close(&other);
 	}
 }
 
@@ -78,13 +77,13 @@ TEST(state_of_another_rule_has_its_own_names)
 	const char *path = path_in(temp_directory(), SAFETENSORS);
 
 	for (size_t i = 0; i < COUNT(types); i++) {
-		optim_init(&optim, groups, COUNT(groups));
+		optim_renew(&optim, groups, COUNT(groups));
 		strcpy(optim.config.adam.type, types[i]);
 		optim.config.adam.momentum = 0.9;
 		DONE(&optim, optim_open(&optim));
 		optim_run(&optim, 1, 4);
 		DONE(&optim, export(&optim, path));
-		optim_init(&other, groups, COUNT(groups));
+		optim_renew(&other, groups, COUNT(groups));
 		other.config.adam.momentum = 0.9;
 		DONE(&other, optim_open(&other));
 		DONE(&other, nvs_checkpoint_open(&checkpoint, path, &other.error));
@@ -101,8 +100,6 @@ TEST(state_of_another_rule_has_its_own_names)
 		optim_run(&optim, 5, 8);
 		optim_run(&other, 5, 8);
 		IS_LIKE(&other, &optim);
-		optim_close(&other);
-		optim_close(&optim);
 	}
 }
 
@@ -116,7 +113,7 @@ TEST(a_checkpoint_with_states_that_the_rule_does_not_have_is_refused)
 	optim_begin(&optim, groups, COUNT(groups));
 	optim_run(&optim, 1, 4);
 	DONE(&optim, export(&optim, path));
-	optim_init(&other, groups, COUNT(groups));
+	optim_renew(&other, groups, COUNT(groups));
 	strcpy(other.config.adam.type, "Lion");
 	DONE(&other, optim_open(&other));
 	DONE(&other, nvs_checkpoint_open(&checkpoint, path, &other.error));
@@ -125,8 +122,6 @@ TEST(a_checkpoint_with_states_that_the_rule_does_not_have_is_refused)
 	DONE(&other,
 	     nvs_checkpoint_import_optimizer(other.optimizer, checkpoint, names, &other.error));
 	nvs_checkpoint_close(checkpoint);
-	optim_close(&other);
-	optim_close(&optim);
 }
 
 /* More groups in a tile than its transfers may have requests. */
@@ -139,7 +134,7 @@ TEST(many_small_groups_are_exported_and_imported)
 	struct nvs_checkpoint *checkpoint;
 	const char *path = path_in(temp_directory(), "small.safetensors");
 
-	optim_init(&optim, groups, COUNT(groups));
+	optim_renew(&optim, groups, COUNT(groups));
 	for (size_t i = 0; i < GROUPS; i++) {
 		snprintf(names[i], sizeof(names[i]), "group%zu", i);
 		for (size_t k = 0; k < NUMEL; k++)
@@ -211,7 +206,6 @@ TEST(state_that_was_replaced_since_it_was_opened_is_not_imported)
 		IS_AS(&optim, &before);
 		snapshot_free(&before);
 		nvs_checkpoint_close(checkpoint);
-		optim_close(&optim);
 	}
 }
 
@@ -406,7 +400,6 @@ TEST(the_number_of_steps_is_any_whole_number_of_the_dictionary)
 		else
 			DONE(&other, rc);
 		assert_true(step == cases[i].count);
-		optim_close(&other);
 	}
 }
 
@@ -451,7 +444,6 @@ TEST(state_that_a_step_changes_meanwhile_is_not_exported)
 		inject_observe(NULL);
 		assert_null(steps);
 		assert_int_equal(entries_of(directory), 0);
-		optim_close(&optim);
 	}
 }
 
@@ -485,7 +477,6 @@ TEST(an_import_that_a_step_changes_meanwhile_is_told)
 	DONE(&optim, nvs_optimizer_get_info(optim.optimizer, &info, &optim.error));
 	assert_int_equal(info.step, 2);
 	nvs_checkpoint_close(checkpoint);
-	optim_close(&optim);
 }
 
 EACH_TEST(NULL, cleanup)

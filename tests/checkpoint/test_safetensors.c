@@ -591,8 +591,7 @@ TEST(a_failed_import_leaves_nothing_pinned)
 	OK(&w.f, nvs_checkpoint_open(&checkpoint, w.path, &w.f.error));
 	observer.arg = (void *)(uintptr_t)w.path;
 	inject_observe(&observer);
-	expect_error(&w.f, nvs_checkpoint_import(w.f.engine, checkpoint, w.items, N, &w.f.error),
-		     -ENODATA, "model.safetensors");
+	FAILS(&w.f, -ENODATA, "model.safetensors", nvs_checkpoint_import, checkpoint, w.items, N);
 	inject_observe(NULL);
 	nvs_checkpoint_close(checkpoint);
 	for (unsigned i = 0; i < N; i++)
@@ -603,8 +602,7 @@ TEST(a_failed_import_leaves_nothing_pinned)
 static void refuse_stale(const struct nvs_checkpoint *checkpoint, const char *name)
 {
 	change_all();
-	expect_error(&w.f, nvs_checkpoint_import(w.f.engine, checkpoint, w.items, N, &w.f.error),
-		     -ESTALE, name);
+	FAILS(&w.f, -ESTALE, name, nvs_checkpoint_import, checkpoint, w.items, N);
 	compare_all(100);
 }
 
@@ -630,9 +628,7 @@ TEST(a_file_that_was_replaced_since_it_was_opened_is_not_imported)
 		OK(&w.f, nvs_checkpoint_open(&checkpoint, path, &w.f.error));
 		OK(&w.f, nvs_checkpoint_export(w.f.engine, reversed, 2, path, NULL, &w.f.error));
 		tensor_write(&w.f, t[0], 3);
-		expect_error(&w.f,
-			     nvs_checkpoint_import(w.f.engine, checkpoint, items, 2, &w.f.error),
-			     -ESTALE, names[i]);
+		FAILS(&w.f, -ESTALE, names[i], nvs_checkpoint_import, checkpoint, items, 2);
 		tensor_compare(&w.f, t[0], 3);
 		nvs_checkpoint_close(checkpoint);
 		OK(&w.f, nvs_checkpoint_open(&checkpoint, path, &w.f.error));

@@ -33,9 +33,9 @@ static const uint64_t lengths[N] = {1,	   0,	   4096,  40000, 13,	 300, MIB + 3,
 				    65536, 131071, 32767, 32768, 200000, 0,   7};
 static struct nvs_tensor *t[N];
 
-static void write_weights(const char *path, size_t from, size_t to, size_t padded)
+static void write_weights(const char *to_path, size_t from, size_t to, size_t padded)
 {
-	weights_make(path, lengths, from, to, padded);
+	weights_make(to_path, lengths, from, to, padded);
 }
 
 static int open_paths(const char *const *paths, size_t n)
@@ -47,26 +47,33 @@ static int open_paths(const char *const *paths, size_t n)
 	return rc;
 }
 
-static int open_path(const char *path)
+static int open_path(const char *own)
 {
-	return open_paths(&path, 1);
+	return open_paths(&own, 1);
 }
 
-/* Opens an engine of all tensors in a file; its path, until cleanup(). */
-static const char *begin_at(enum place place, size_t padded)
-{
-	const char *path;
+/* The file of most tests, until cleanup(). */
+static const char *path;
 
-	INIT(f, .place = place, .pool_bytes = 4 * MIB);
+static void begin(const struct setup *setup)
+{
+	fixture_init(f, setup);
 	path = path_in(f->paths[0], "model.safetensors");
+}
+#define BEGIN(...) begin(&(const struct setup){__VA_ARGS__})
+
+static void open_padded(size_t padded)
+{
 	write_weights(path, 0, N, padded);
 	OK(f, open_path(path));
-	return path;
 }
 
-static const char *begin_file(void)
+/* Opens an engine of all tensors in a file. */
+#define BEGIN_FILE(...) (BEGIN(__VA_ARGS__), open_padded(0))
+
+static void begin_file(void)
 {
-	return begin_at(PLACE_DISK, 0);
+	BEGIN_FILE(.place = PLACE_DISK, .pool_bytes = 4 * MIB);
 }
 
 static void compare_all(void)
@@ -88,10 +95,12 @@ TEST(tensors_of_any_length_at_any_offset_are_read_where_they_lie)
 
 	for (size_t i = 0; i < COUNT(places); i++)
 		for (size_t padded = 4000; padded < 4000 + 120; padded += 17) {
-			const char *path = begin_at(places[i], padded);
 			struct nvs_engine_stats stats;
-			uint64_t sum = sum_of_files(path);
+			uint64_t sum;
 
+			BEGIN(.place = places[i], .pool_bytes = 4 * MIB);
+			open_padded(padded);
+			sum = sum_of_files(path);
 			compare_all();
 			evict_all();
 			OK(f, nvs_tensor_prefetch(f->engine, t, N, &f->error) != N);
@@ -115,10 +124,8 @@ TEST(a_tensor_has_the_name_type_and_shape_of_the_header)
 		"\"scale\":{\"dtype\":\"F8_E8M0\",\"shape\":[],\"data_offsets\":[12,13]}}";
 	struct nvs_stored_tensor stored = {.size = sizeof(stored)};
 	struct nvs_tensor_info info;
-	const char *path;
 
-	INIT(f, .pool_bytes = MIB);
-	path = path_in(f->paths[0], "model.safetensors");
+	BEGIN(.pool_bytes = MIB);
 	weights_file(path, header, 0, "0123456789ab!", 13);
 	OK(f, open_path(path));
 	t[0] = nvs_tensor_find(f->engine, "q");
@@ -157,7 +164,7 @@ TEST(large_tensors_are_read_directly_into_the_pool)
 }
 
 /* Of the drives below a file, the largest, and at least 4096 bytes. */
-static uint64_t physical_block(const char *path)
+static uint64_t physical_block(void)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
 	char names[DEVICES_MAX][64];
@@ -178,14 +185,12 @@ TEST(a_tensor_is_read_in_whole_physical_blocks_and_by_an_io_for_each_block_size)
 	const uint64_t block_size = 65536;
 	struct nvs_tensor *tensors[COUNT(sizes)];
 	uint64_t at = 8 + 4001, physical;
-	const char *path;
 
-	INIT(f, .place = PLACE_DISK, .pool_bytes = 4 * MIB, .block_size = block_size);
-	path = path_in(f->paths[0], "model.safetensors");
+	BEGIN(.place = PLACE_DISK, .pool_bytes = 4 * MIB, .block_size = block_size);
 	weights_make(path, sizes, 0, COUNT(sizes), 4001);
 	OK(f, nvs_engine_open_files(&f->engine, &f->config, &path, 1, NULL, &f->error));
 	weights_find(f->engine, tensors, COUNT(sizes));
-	physical = physical_block(path);
+	physical = physical_block();
 	if (!stats_of(f).direct || physical > 16384)
 		SKIP("no direct I/O in blocks of 16 KiB or less on this drive");
 	for (size_t i = 0; i < COUNT(sizes); at += sizes[i++]) {
@@ -213,10 +218,8 @@ TEST(small_tensors_that_lie_together_are_read_together)
 	static struct nvs_tensor *small[SMALL];
 	char *header = calloc(1, SMALL * 80), *end = header, name[16], data[SMALL * 100];
 	struct nvs_engine_stats stats;
-	const char *path;
 
-	INIT(f, .pool_bytes = 4 * MIB, .max_in_cpu = NONE_STAYS);
-	path = path_in(f->paths[0], "model.safetensors");
+	BEGIN(.pool_bytes = 4 * MIB, .max_in_cpu = NONE_STAYS);
 	for (size_t i = 0; i < SMALL; i++) {
 		end += sprintf(
 			end,
@@ -278,12 +281,8 @@ TEST(parts_and_whole_tensors_are_read_to_external_memory)
 TEST(a_random_order_in_a_small_pool_reads_the_right_bytes)
 {
 	uint64_t seed = seed_of_run(), pin;
-	const char *path;
 
-	INIT(f, .place = PLACE_DISK, .pool_bytes = MIB + MIB / 2, .thread_count = 2);
-	path = path_in(f->paths[0], "model.safetensors");
-	write_weights(path, 0, N, 0);
-	OK(f, open_path(path));
+	BEGIN_FILE(.place = PLACE_DISK, .pool_bytes = MIB + MIB / 2, .thread_count = 2);
 	for (unsigned round = 0; round < at_length(2000, 200); round++) {
 		struct nvs_tensor *batch[4];
 		size_t n = 1 + below(&seed, 4), all[N];
@@ -311,13 +310,9 @@ TEST(a_random_order_in_a_small_pool_reads_the_right_bytes)
 TEST(the_plan_of_a_step_reads_ahead)
 {
 	struct nvs_step_io io = {.size = sizeof(io)};
-	const char *path;
 	uint64_t hits = 0;
 
-	INIT(f, .place = PLACE_DISK, .pool_bytes = MIB + MIB / 2);
-	path = path_in(f->paths[0], "model.safetensors");
-	write_weights(path, 0, N, 0);
-	OK(f, open_path(path));
+	BEGIN_FILE(.place = PLACE_DISK, .pool_bytes = MIB + MIB / 2);
 	for (unsigned step = 0; step < 3; step++) {
 		OK(f, nvs_engine_step_begin(f->engine, &f->error));
 		for (size_t i = 0; i < N; i++) {
@@ -366,7 +361,7 @@ TEST(reads_of_a_plan_are_in_the_trace_and_nothing_is_written)
 	struct nvs_engine_stats stats;
 	struct json_document *document;
 	const struct json_value *events;
-	const char *path, *written;
+	const char *written;
 	uint64_t nbytes, dropped;
 	char *text;
 
@@ -420,11 +415,9 @@ TEST(reads_of_a_plan_are_in_the_trace_and_nothing_is_written)
 static struct nvs_tensor *begin_experts(uint64_t expert_bytes)
 {
 	char *data = malloc(EXPERTS * expert_bytes + 7), header[256];
-	const char *path;
 
 	assert_non_null(data);
-	INIT(f, .place = PLACE_DISK, .pool_bytes = MIB);
-	path = path_in(f->paths[0], "model.safetensors");
+	BEGIN(.place = PLACE_DISK, .pool_bytes = MIB);
 	snprintf(header, sizeof(header),
 		 "{\"gate\":{\"dtype\":\"U8\",\"shape\":[7],\"data_offsets\":[0,7]},"
 		 "\"experts\":{\"dtype\":\"U16\",\"shape\":[%u,2,%" PRIu64
@@ -487,17 +480,14 @@ TEST(rows_that_a_tensor_has_not_are_refused_and_none_is_registered)
 		"\"s\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[6,7]}}";
 	struct nvs_tensor *made[2] = {NULL}, *mine;
 	struct nvs_tensor_rows rows[2];
-	const char *path;
 
-	INIT(f, .pool_bytes = MIB);
-	path = path_in(f->paths[0], "model.safetensors");
+	BEGIN(.pool_bytes = MIB);
 	weights_file(path, header, 0, "1234567", 7);
 	OK(f, open_path(path));
 	t[0] = nvs_tensor_find(f->engine, "q");
 	rows[0] = rows[1] = (struct nvs_tensor_rows){
 		.size = sizeof(rows[0]), .tensor = t[0], .first = 2, .count = 2};
-#define REFUSED_ROWS(code, words)                                                                  \
-	expect_error(f, nvs_tensor_register_rows(f->engine, rows, 2, made, &f->error), code, words)
+#define REFUSED_ROWS(code, words) FAILS(f, code, words, nvs_tensor_register_rows, rows, 2, made)
 	REFUSED_ROWS(-EEXIST, "q[2:4] is registered already");
 	rows[1].count = 3;
 	REFUSED_ROWS(-EINVAL, "3 rows from row 2");
@@ -523,8 +513,7 @@ TEST(rows_that_a_tensor_has_not_are_refused_and_none_is_registered)
 	fixture_shut(f);
 	OK(f, fixture_reopen(f));
 	rows[0].tensor = tensor_add(f, "a", 100);
-	expect_error(f, nvs_tensor_register_rows(f->engine, rows, 1, made, &f->error), -ENOTSUP,
-		     "nvs_engine_open_files");
+	FAILS(f, -ENOTSUP, "nvs_engine_open_files", nvs_tensor_register_rows, rows, 1, made);
 }
 
 TEST(the_plan_reads_rows_ahead_and_no_others)
@@ -554,10 +543,11 @@ TEST(what_would_write_is_refused_with_a_remedy)
 	const struct nvs_tensor_spec spec = U8_TENSOR("new", 10);
 	const void *from = lengths;
 	struct nvs_tensor_range range = {.size = sizeof(range), .nbytes = 1, .data = &range};
-	const char *path = begin_file();
-	uint64_t pin, sum = sum_of_files(path);
+	uint64_t pin, sum;
 	struct nvs_tensor *made;
 
+	begin_file();
+	sum = sum_of_files(path);
 #define REFUSED(call) expect_error(f, call, -EROFS, "import them into the store of another engine")
 	REFUSED(nvs_tensor_pin(f->engine, t, 1, -1, &pin, &f->error));
 	REFUSED(nvs_tensor_register(f->engine, &spec, 1, &made, &f->error));
@@ -580,10 +570,9 @@ TEST(what_would_write_is_refused_with_a_remedy)
 
 TEST(files_that_are_no_weights_are_refused_when_the_engine_is_opened)
 {
-	const char *path, *none = NULL, *twice[2];
+	const char *none = NULL, *twice[2];
 
-	INIT(f, .pool_bytes = MIB);
-	path = path_in(f->paths[0], "model.safetensors");
+	BEGIN(.pool_bytes = MIB);
 	expect_error(f, open_path(path), -ENOENT, "model.safetensors");
 	expect_error(f, open_path(f->paths[0]), -ENOENT, "has no model.safetensors");
 	weights_file(path, "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}", 0,
@@ -602,9 +591,11 @@ TEST(files_that_are_no_weights_are_refused_when_the_engine_is_opened)
 /* Both files have small tensors there. */
 #define SPLIT 5
 
-static void write_index(const char *path)
+static const char *first, *second, *index_path;
+
+static void write_index(void)
 {
-	FILE *file = fopen(path, "we");
+	FILE *file = fopen(index_path, "we");
 
 	assert_non_null(file);
 	fprintf(file, "{\"metadata\":{},\"weight_map\":{");
@@ -616,30 +607,26 @@ static void write_index(const char *path)
 }
 
 /* Two files with an index, in a folder. */
-static const char *begin_two_files(void)
+static const char *begin_two_files(size_t padded)
 {
 	INIT(f, .place = PLACE_DISK, .pool_bytes = 4 * MIB);
-	write_weights(path_in(f->paths[0], "model-00001-of-00002.safetensors"), 0, SPLIT, 0);
-	write_weights(path_in(f->paths[0], "model-00002-of-00002.safetensors"), SPLIT, N, 0);
-	write_index(path_in(f->paths[0], "model.safetensors.index.json"));
+	first = path_in(f->paths[0], "model-00001-of-00002.safetensors");
+	second = path_in(f->paths[0], "model-00002-of-00002.safetensors");
+	index_path = path_in(f->paths[0], "model.safetensors.index.json");
+	write_weights(first, 0, SPLIT, padded);
+	write_weights(second, SPLIT, N, padded);
+	write_index();
 	return f->paths[0];
 }
 
 TEST(a_folder_an_index_or_several_files_of_several_drives_are_one_model)
 {
-	const char *first, *second, *index, *memory = memory_directory(), *paths[2];
+	const char *memory = memory_directory(), *paths[2];
 
-	INIT(f, .place = PLACE_DISK, .pool_bytes = 4 * MIB);
-	first = path_in(f->paths[0], "model-00001-of-00002.safetensors");
-	second = path_in(f->paths[0], "model-00002-of-00002.safetensors");
-	index = path_in(f->paths[0], "model.safetensors.index.json");
-	write_weights(first, 0, SPLIT, 0);
-	write_weights(second, SPLIT, N, 0);
-	write_index(index);
-	OK(f, open_path(f->paths[0]));
+	OK(f, open_path(begin_two_files(0)));
 	compare_all();
 	fixture_shut(f);
-	OK(f, open_path(index));
+	OK(f, open_path(index_path));
 	compare_all();
 	fixture_shut(f);
 	paths[0] = first;
@@ -675,7 +662,6 @@ TEST(engines_of_files_and_of_a_store_share_an_aio)
 	struct nvs_files_options options = {.size = sizeof(options)};
 	struct nvs_engine *weights;
 	struct nvs_tensor *tensor;
-	const char *path;
 	uint64_t pin;
 
 	OPEN(f, .pool_bytes = 4 * MIB);
@@ -683,7 +669,7 @@ TEST(engines_of_files_and_of_a_store_share_an_aio)
 	write_weights(path, 0, N, 0);
 	options.aio = nvs_engine_aio(f->engine);
 	OK(f, nvs_engine_open_files(&weights, &f->config, &path, 1, &options, &f->error));
-	expect_error(f, nvs_engine_close(f->engine, &f->error), -EBUSY, "other engine");
+	FAILS(f, -EBUSY, "other engine", nvs_engine_close);
 	tensor = nvs_tensor_find(weights, "t6");
 	OK(f, nvs_tensor_swap_in(weights, &tensor, 1, -1, &pin, &f->error));
 	OK(f, nvs_tensor_wait(weights, &tensor, 1, pin, -1, &f->error));
@@ -712,15 +698,15 @@ TEST(symbolic_links_are_followed_and_the_process_may_change_its_directory)
 	compare_all();
 }
 
-static int mount_read_only(const char *path)
+static int mount_read_only(const char *folder)
 {
-	return mount(path, path, NULL, MS_BIND, NULL) ||
-	       mount(NULL, path, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL);
+	return mount(folder, folder, NULL, MS_BIND, NULL) ||
+	       mount(NULL, folder, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL);
 }
 
 TEST(files_on_a_file_system_that_is_mounted_read_only_are_read)
 {
-	const char *folder, *path;
+	const char *folder;
 
 	INIT(f, .place = PLACE_DISK, .pool_bytes = 4 * MIB);
 	folder = path_in(f->paths[0], "folder");
@@ -740,7 +726,7 @@ TEST(files_on_a_file_system_that_is_mounted_read_only_are_read)
 
 /* ---- Files that change ---- */
 
-static void is_stale(struct nvs_tensor *tensor, const char *path)
+static void is_stale(struct nvs_tensor *tensor)
 {
 	void *to = malloc(info_of(f, tensor).nbytes);
 
@@ -749,59 +735,60 @@ static void is_stale(struct nvs_tensor *tensor, const char *path)
 	assert_int_equal(f->error.path_nbytes, strlen(path));
 	assert_memory_equal(f->error.text + f->error.path_at, path, strlen(path));
 	OK(f, nvs_tensor_swap_in_to(f->engine, &tensor, &to, 1, &f->error));
-	expect_error(f, nvs_tensor_wait(f->engine, &tensor, 1, 0, -1, &f->error), -ESTALE, path);
+	FAILS(f, -ESTALE, path, nvs_tensor_wait, &tensor, 1, 0, -1);
 	free(to);
 }
 
-/* For a change to a file whose tensor 6 is in the pool. The kernel's times have ticks of some
- * milliseconds, so the file was last changed long ago. */
-static const char *begin_change(void)
+/* The kernel's times have ticks of some milliseconds, so the file was last changed long ago. */
+static void write_long_ago(void)
 {
 	const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = 1, .tv_nsec = 5}};
-	const char *path;
 
-	INIT(f, .place = PLACE_DISK, .pool_bytes = 4 * MIB);
-	path = path_in(f->paths[0], "model.safetensors");
 	write_weights(path, 0, N, 0);
 	assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
-	OK(f, open_path(path));
-	OK(f, weights_read(f->engine, t[6], &f->error));
-	return path;
 }
 
-static void end_change(const char *path)
+/* For a change to a file whose tensor 6 is in the pool. */
+static void begin_change(void)
 {
-	is_stale(t[3], path);
-	is_stale(t[0], path);
+	BEGIN(.place = PLACE_DISK, .pool_bytes = 4 * MIB);
+	write_long_ago();
+	OK(f, open_path(path));
+	OK(f, weights_read(f->engine, t[6], &f->error));
+}
+
+static void end_change(void)
+{
+	is_stale(t[3]);
+	is_stale(t[0]);
 	/* What was read before stays. */
 	tensor_compare(f, t[6], 6);
 }
 
-TEST(a_file_that_is_written_to_is_stale)
+TEST(a_file_that_is_written_to_or_cut_off_is_stale)
 {
-	const char *path = begin_change();
-	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	int fd;
 
+	begin_change();
+	fd = open(path, O_WRONLY | O_CLOEXEC);
 	assert_int_equal(pwrite(fd, "x", 1, 5000), 1);
 	close(fd);
-	end_change(path);
-}
-
-TEST(a_file_that_is_cut_off_is_stale)
-{
-	const char *path = begin_change();
-
+	end_change();
+	fixture_close(f);
+	begin_change();
 	assert_int_equal(truncate(path, 5000), 0);
-	end_change(path);
+	end_change();
 }
 
 TEST(a_file_that_another_one_replaces_is_stale)
 {
-	const char *path = begin_change(), *other = path_in(f->paths[0], "other");
+	const char *other;
 
+	begin_change();
+	other = path_in(f->paths[0], "other");
 	write_weights(other, 0, N, 0);
 	assert_int_equal(rename(other, path), 0);
-	end_change(path);
+	end_change();
 	fixture_shut(f);
 	OK(f, open_path(path));
 	compare_all();
@@ -809,53 +796,45 @@ TEST(a_file_that_another_one_replaces_is_stale)
 
 TEST(a_file_that_is_removed_is_stale_until_it_is_back)
 {
-	const char *path = begin_change(), *other = path_in(f->paths[0], "other");
+	const char *other;
 
+	begin_change();
+	other = path_in(f->paths[0], "other");
 	assert_int_equal(rename(path, other), 0);
-	end_change(path);
+	end_change();
 	assert_int_equal(rename(other, path), 0);
 	compare_all();
 }
 
 TEST(a_link_that_leads_to_another_file_is_stale)
 {
-	const char *one, *two, *link;
-
-	INIT(f, .place = PLACE_DISK, .pool_bytes = 4 * MIB);
-	one = path_in(f->paths[0], "one");
-	two = path_in(f->paths[0], "two");
-	link = path_in(f->paths[0], "model.safetensors");
-	write_weights(one, 0, N, 0);
-	write_weights(two, 0, N, 0);
-	assert_int_equal(symlink("one", link), 0);
-	OK(f, open_path(link));
+	BEGIN(.place = PLACE_DISK, .pool_bytes = 4 * MIB);
+	write_weights(path_in(f->paths[0], "one"), 0, N, 0);
+	write_weights(path_in(f->paths[0], "two"), 0, N, 0);
+	assert_int_equal(symlink("one", path), 0);
+	OK(f, open_path(path));
 	OK(f, weights_read(f->engine, t[6], &f->error));
-	assert_int_equal(unlink(link), 0);
-	assert_int_equal(symlink("two", link), 0);
-	end_change(link);
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(symlink("two", path), 0);
+	end_change();
 }
 
 /* ---- A drive that fails, on the simulated one ---- */
 
 static struct nvs_aio *sim_aio;
 
-/* As begin_file(), with the file changed long ago; its path. */
-static const char *begin_simulated(void)
+/* As begin_file(), with the file changed long ago. */
+static void begin_simulated(void)
 {
-	const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = 1, .tv_nsec = 5}};
 	struct nvs_files_options options = {.size = sizeof(options)};
-	const char *path;
 
-	INIT(f, .place = PLACE_DISK, .pool_bytes = 4 * MIB, .simulated = true);
-	path = path_in(f->paths[0], "model.safetensors");
-	write_weights(path, 0, N, 0);
-	assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+	BEGIN(.place = PLACE_DISK, .pool_bytes = 4 * MIB, .simulated = true);
+	write_long_ago();
 	OK(f,
 	   aio_open_with(&sim_aio, &f->config.aio, &engine_sim, f->sim, &f->config.log, &f->error));
 	options.aio = sim_aio;
 	OK(f, nvs_engine_open_files(&f->engine, &f->config, &path, 1, &options, &f->error));
 	weights_find(f->engine, t, N);
-	return path;
 }
 
 static void end_simulated(void)
@@ -866,10 +845,10 @@ static void end_simulated(void)
 
 TEST(a_file_that_is_written_to_in_the_middle_of_a_read_is_stale)
 {
-	const char *path = begin_simulated();
 	uint64_t pin;
 	int fd;
 
+	begin_simulated();
 	sim_hold(f->sim, SIM_READS);
 	OK(f, nvs_tensor_swap_in(f->engine, &t[6], 1, -1, &pin, &f->error));
 	assert_true(sim_await_in_flight(f->sim, 8));
@@ -880,7 +859,7 @@ TEST(a_file_that_is_written_to_in_the_middle_of_a_read_is_stale)
 		assert_int_equal(pwrite(fd, "x", 1, at), 1);
 	close(fd);
 	sim_go(f->sim, SIM_READS);
-	expect_error(f, nvs_tensor_wait(f->engine, &t[6], 1, pin, -1, &f->error), -ESTALE, path);
+	FAILS(f, -ESTALE, path, nvs_tensor_wait, &t[6], 1, pin, -1);
 	STATE(f, t[6], NVS_ON_DRIVE, false, 0);
 	assert_null(nvs_tensor_data(t[6]));
 	end_simulated();
@@ -888,10 +867,10 @@ TEST(a_file_that_is_written_to_in_the_middle_of_a_read_is_stale)
 
 TEST(whichever_read_fails_it_is_reported_and_a_second_try_succeeds)
 {
-	const char *path = begin_simulated();
 	unsigned nth = 0, failures;
 	int rc;
 
+	begin_simulated();
 	do {
 		failures = 0;
 		sim_fail(f->sim, NVS_READ, nth++, EIO, 1);
@@ -939,7 +918,7 @@ TEST(short_and_interrupted_reads_are_continued)
 
 TEST(each_failing_call_of_an_opening_is_an_error_and_leaves_nothing)
 {
-	const char *folder = begin_two_files();
+	const char *folder = begin_two_files(0);
 	uint64_t failed = 1;
 
 	for (uint64_t nth = 1; failed; nth++) {
@@ -966,12 +945,12 @@ TEST(each_failing_call_of_an_opening_is_an_error_and_leaves_nothing)
 /* ---- Damage ---- */
 
 /* A header or an index with some bytes changed is refused, or the engine reads what it says. */
-static unsigned damage(const char *path, const char *to_open, unsigned rounds, uint64_t *seed)
+static unsigned damage(const char *damaged, const char *to_open, unsigned rounds, uint64_t *seed)
 {
 	unsigned opened = 0;
 
 	for (unsigned round = 0; round < rounds; round++) {
-		FILE *file = fopen(path, "r+e");
+		FILE *file = fopen(damaged, "r+e");
 		int changes = 1 + (int)below(seed, 2), was[2];
 		uint64_t length;
 		long at[2];
@@ -1002,7 +981,7 @@ static unsigned damage(const char *path, const char *to_open, unsigned rounds, u
 		} else {
 			assert_true(*f->error.text);
 		}
-		file = fopen(path, "r+e");
+		file = fopen(damaged, "r+e");
 		for (int i = changes; i--;) {
 			assert_int_equal(fseek(file, at[i], SEEK_SET), 0);
 			fputc(was[i], file);
@@ -1014,22 +993,15 @@ static unsigned damage(const char *path, const char *to_open, unsigned rounds, u
 
 TEST(damaged_headers_and_indexes_are_refused_or_read_as_they_say)
 {
-	const char *first, *second, *index;
+	const char *folder = begin_two_files(900);
 	uint64_t seed = seed_of_run();
 	unsigned opened;
 
-	INIT(f, .place = PLACE_DISK, .pool_bytes = 4 * MIB);
-	first = path_in(f->paths[0], "model-00001-of-00002.safetensors");
-	second = path_in(f->paths[0], "model-00002-of-00002.safetensors");
-	index = path_in(f->paths[0], "model.safetensors.index.json");
-	write_weights(first, 0, SPLIT, 900);
-	write_weights(second, SPLIT, N, 900);
-	write_index(index);
-	opened = damage(first, first, 1400, &seed) + damage(index, f->paths[0], 300, &seed) +
-		 damage(second, f->paths[0], 300, &seed);
+	opened = damage(first, first, 1400, &seed) + damage(index_path, folder, 300, &seed) +
+		 damage(second, folder, 300, &seed);
 	print_message("%u of 2000 opened\n", opened);
 	assert_true(opened > 20 && opened < 1000);
-	OK(f, open_path(f->paths[0]));
+	OK(f, open_path(folder));
 	compare_all();
 }
 

@@ -114,6 +114,12 @@ double element_value(uint64_t series, uint64_t i)
 	return ldexp((double)(int32_t)(uint32_t)random, -31 - (int)(random >> 61));
 }
 
+void element_near(double is, double due, double tolerance, const char *what, uint64_t i)
+{
+	if (!(fabs(is - due) <= tolerance))
+		fail_msg("%s %" PRIu64 ": %.17g instead of %.17g", what, i, is, due);
+}
+
 /* ---- Optimizers ---- */
 
 static void configure(struct optim *optim, uint64_t longest)
@@ -180,6 +186,13 @@ void optim_init(struct optim *optim, const struct group *groups, size_t n)
 	optim->made = true;
 }
 
+void optim_renew(struct optim *optim, const struct group *groups, size_t n)
+{
+	if (optim->made)
+		optim_close(optim);
+	optim_init(optim, groups, n);
+}
+
 void optim_simulate(struct optim *optim)
 {
 	optim->sim = sim_open(&(const struct sim_drive){0});
@@ -200,7 +213,7 @@ int optim_open(struct optim *optim)
 
 void optim_begin(struct optim *optim, const struct group *groups, size_t n)
 {
-	optim_init(optim, groups, n);
+	optim_renew(optim, groups, n);
 	DONE(optim, optim_open(optim));
 }
 

@@ -18,6 +18,8 @@ void element_put(enum nvs_dtype dtype, void *array, uint64_t index, double value
 double element_get(enum nvs_dtype dtype, const void *array, uint64_t index);
 /* Element i of the series, between -1 and 1, of varying magnitude. */
 double element_value(uint64_t series, uint64_t i);
+/* Element i of `what` must be within the tolerance. */
+void element_near(double is, double due, double tolerance, const char *what, uint64_t i);
 
 /* ---- Optimizers ---- */
 
@@ -72,10 +74,12 @@ struct optim {
  * group, with the initial weights.
  */
 void optim_init(struct optim *optim, const struct group *groups, size_t n);
+/* The same of one that was made before, and may still be open: it is closed first. */
+void optim_renew(struct optim *optim, const struct group *groups, size_t n);
 /* Opens it on a simulated drive from now on. */
 void optim_simulate(struct optim *optim);
 int optim_open(struct optim *optim);
-/* Makes one and opens it, where nothing else is to be set. */
+/* optim_renew() and optim_open(), where nothing else is to be set. */
 void optim_begin(struct optim *optim, const struct group *groups, size_t n);
 /* Closes the optimizer, which must succeed. */
 void optim_shut(struct optim *optim);

@@ -14,11 +14,11 @@ ONE_OPTIMIZER
 
 static const struct group pair[] = {{"a", 12345, NVS_BF16}, {"b", 7001, NVS_F32}};
 
-static void begin(struct optim *on)
+static void begin(void)
 {
-	optim_init(on, pair, LENGTH(pair));
-	on->offload->device = NVS_DEVICE_CPU;
-	DONE(on, optim_open(on));
+	optim_renew(o, pair, LENGTH(pair));
+	o->offload->device = NVS_DEVICE_CPU;
+	DONE(o, optim_open(o));
 }
 
 /* ---- NULL ---- */
@@ -27,7 +27,7 @@ TEST(null_arguments_of_open_are_refused)
 {
 	struct nvs_optimizer *optimizer = NULL;
 
-	optim_init(o, pair, LENGTH(pair));
+	optim_renew(o, pair, LENGTH(pair));
 	REFUSED(o, nvs_optimizer_open(NULL, &o->config, o->specs, o->n, NULL, &o->error), -EINVAL,
 		"NULL");
 	REFUSED(o, nvs_optimizer_open(&optimizer, NULL, o->specs, o->n, NULL, &o->error), -EINVAL,
@@ -61,7 +61,7 @@ TEST(a_null_optimizer_is_refused)
 
 TEST(null_data_is_refused)
 {
-	begin(o);
+	begin();
 	REFUSES(o, -EINVAL, "gradients", lend_gradients, 0, NVS_F32, NULL);
 	REFUSES(o, -EINVAL, "gradients", add_gradients, 0, 0, 4, NVS_F32, NULL, NULL);
 	REFUSES(o, -EINVAL, "NULL", sum_gradients, NULL);
@@ -85,13 +85,11 @@ TEST(step_options_that_would_corrupt_weights_are_refused)
 {
 	static const double rates[] = {NAN, INFINITY, -INFINITY, 1e39};
 	static const double sums[] = {NAN, -NAN, INFINITY, -INFINITY, -1, -1e-300};
-	struct snapshot snapshot;
-	struct optim plain;
 
-	begin(o);
-	begin(&plain);
-	optim_run(&plain, 1, 2);
-	snapshot_take(&plain, &snapshot);
+	begin();
+	optim_run(o, 1, 2);
+	optim_save(o);
+	begin();
 	optim_run(o, 1, 1);
 	optim_lend(o, 2, 1);
 	for (size_t i = 0; i < LENGTH(rates); i++)
@@ -99,9 +97,7 @@ TEST(step_options_that_would_corrupt_weights_are_refused)
 	for (size_t i = 0; i < LENGTH(sums); i++)
 		refused_with(1e-3, &sums[i], "sum_squares");
 	DONE(o, optim_step(o, 2));
-	IS_AS(o, &snapshot);
-	snapshot_free(&snapshot);
-	optim_close(&plain);
+	IS_AS_SAVED(o);
 }
 
 /* With fp16, a sum that is not finite is another rank's overflow; a negative one is an error. */
@@ -109,7 +105,7 @@ TEST(with_fp16_a_negative_sum_is_refused)
 {
 	static const double sums[] = {-1, -INFINITY};
 
-	optim_init(o, pair, LENGTH(pair));
+	optim_renew(o, pair, LENGTH(pair));
 	o->offload->device = NVS_DEVICE_CPU;
 	o->config.fp16.enabled = true;
 	DONE(o, optim_open(o));
@@ -122,7 +118,6 @@ TEST(with_fp16_a_negative_sum_is_refused)
 static void refused_at_open(const char *words)
 {
 	REFUSED(o, optim_open(o), -EINVAL, words);
-	optim_close(o);
 }
 
 TEST(parameters_of_adam_out_of_range_are_refused)
@@ -136,11 +131,11 @@ TEST(parameters_of_adam_out_of_range_are_refused)
 			double *const fields[] = {&adam->lr, &adam->beta1, &adam->beta2, &adam->eps,
 						  &adam->weight_decay};
 
-			optim_init(o, pair, LENGTH(pair));
+			optim_renew(o, pair, LENGTH(pair));
 			*fields[which] = wrong[value];
 			refused_at_open(words[which]);
 		}
-	optim_init(o, pair, LENGTH(pair));
+	optim_renew(o, pair, LENGTH(pair));
 	o->config.adam.beta1 = 1;
 	refused_at_open("betas");
 }
@@ -148,10 +143,10 @@ TEST(parameters_of_adam_out_of_range_are_refused)
 /* A buffer count of 0, and groups whose size in bytes overflows. */
 TEST(sizes_that_overflow_are_refused)
 {
-	optim_init(o, pair, LENGTH(pair));
+	optim_renew(o, pair, LENGTH(pair));
 	o->offload->buffer_count = 0;
 	refused_at_open("buffer_count");
-	optim_init(o, pair, LENGTH(pair));
+	optim_renew(o, pair, LENGTH(pair));
 	o->config.sub_group_size = UINT64_MAX;
 	o->specs[0].numel = o->specs[1].numel = UINT64_C(1) << 63;
 	free(o->specs[0].weights);
@@ -162,7 +157,7 @@ TEST(sizes_that_overflow_are_refused)
 
 TEST(names_that_are_not_utf8_are_refused)
 {
-	optim_init(o, pair, LENGTH(pair));
+	optim_renew(o, pair, LENGTH(pair));
 	o->specs[1].name = "\xe9";
 	refused_at_open("the name of group \\xe9 is not UTF-8");
 }
@@ -176,11 +171,10 @@ TEST(a_long_name_is_cut_between_characters)
 		memset(name, 'n', at);
 		for (size_t i = at; i + 3 <= NVS_NAME_MAX; i += 3)
 			memcpy(name + i, "\xe2\x82\xac", 4);
-		optim_init(o, pair, LENGTH(pair));
+		optim_renew(o, pair, LENGTH(pair));
 		o->config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
 		o->specs[0].name = name;
 		DONE(o, optim_open(o));
-		optim_close(o);
 	}
 }
 
@@ -188,7 +182,7 @@ TEST(groups_whose_weights_overlap_are_refused)
 {
 	char *first, *second;
 
-	optim_init(o, pair, LENGTH(pair));
+	optim_renew(o, pair, LENGTH(pair));
 	first = o->specs[0].weights;
 	second = o->specs[1].weights;
 	o->specs[1].weights = first + 4;
@@ -326,7 +320,7 @@ static void all_were_refused(struct within *within, bool all)
 
 static void begin_within(struct within *within, bool update)
 {
-	optim_init(o, pair, LENGTH(pair));
+	optim_renew(o, pair, LENGTH(pair));
 	o->offload->device = NVS_DEVICE_CPU;
 	o->config.optimizer_threads = 1;
 	o->options = (struct nvs_optimizer_options){
@@ -354,7 +348,6 @@ TEST(calls_within_a_call_on_the_same_optimizer_are_refused)
 		/* It can be used as before. */
 		optim_run(o, 2, 2);
 		assert_int_equal(o->result.step, 2);
-		optim_close(o);
 	}
 }
 
@@ -362,11 +355,9 @@ TEST(calls_within_a_call_on_the_same_optimizer_are_refused)
 
 TEST(a_step_without_gradients_changes_nothing)
 {
-	struct snapshot snapshot;
-
-	begin(o);
+	begin();
 	optim_run(o, 1, 2);
-	snapshot_take(o, &snapshot);
+	optim_save(o);
 	for (unsigned i = 0; i < 3; i++) {
 		DOES(o, step, NULL, &o->result);
 		assert_int_equal(o->result.step, 2);
@@ -374,10 +365,9 @@ TEST(a_step_without_gradients_changes_nothing)
 		assert_false(o->result.skipped);
 	}
 	assert_true(o->result.norm == -1);
-	o->result.norm = snapshot.norm;
-	IS_AS(o, &snapshot);
+	o->result.norm = optim_saved.norm;
+	IS_AS_SAVED(o);
 	optim_run(o, 3, 3);
-	snapshot_free(&snapshot);
 }
 
 TEST(adding_no_elements_makes_no_gradient)
@@ -385,7 +375,7 @@ TEST(adding_no_elements_makes_no_gradient)
 	float none = 1;
 	uint64_t added = 7;
 
-	begin(o);
+	begin();
 	DOES(o, add_gradients, 0, 5, 0, NVS_F32, &none, &added);
 	assert_int_equal(added, 0);
 	DOES(o, step, NULL, &o->result);
@@ -402,7 +392,7 @@ TEST(the_loss_scale_follows_other_ranks_without_gradients)
 	const struct nvs_step_options options = {
 		.size = sizeof(options), .lr = 1e-3, .sums = &sums};
 
-	optim_init(o, pair, LENGTH(pair));
+	optim_renew(o, pair, LENGTH(pair));
 	o->offload->device = NVS_DEVICE_CPU;
 	o->config.fp16.enabled = true;
 	o->config.fp16.hysteresis = 1;

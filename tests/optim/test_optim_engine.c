@@ -15,7 +15,7 @@ static const struct group pair[] = {{"a", 12345, NVS_BF16}, {"b", 7001, NVS_F32}
 
 static void begin(void)
 {
-	optim_init(o, pair, LENGTH(pair));
+	optim_renew(o, pair, LENGTH(pair));
 	o->config.keep = true;
 	DONE(o, optim_open(o));
 }

@@ -60,7 +60,7 @@ TEST(commits_have_a_number_and_the_callers_note)
 	char found[16] = "";
 	size_t nbytes = sizeof(found);
 
-	optim_init(o, pair, LENGTH(pair));
+	optim_renew(o, pair, LENGTH(pair));
 	o->config.keep = true;
 	DONE(o, optim_open(o));
 	assert_true(progress_of().generation == 0);
@@ -77,7 +77,7 @@ TEST(commits_have_a_number_and_the_callers_note)
 
 TEST(info_has_the_state_of_an_earlier_run)
 {
-	optim_init(o, pair, LENGTH(pair));
+	optim_renew(o, pair, LENGTH(pair));
 	o->config.keep = true;
 	o->config.fp16.enabled = true;
 	o->config.fp16.initial_scale_power = 4;
@@ -93,7 +93,7 @@ TEST(info_has_the_state_of_an_earlier_run)
 
 TEST(an_unfinished_step_of_an_earlier_run_is_reported)
 {
-	optim_init(o, pair, LENGTH(pair));
+	optim_renew(o, pair, LENGTH(pair));
 	optim_simulate(o);
 	o->config.keep = true;
 	DONE(o, optim_open(o));
@@ -130,7 +130,7 @@ TEST(wrong_arguments_are_refused)
 /* The count is at most what nvs_optimizer_set_step accepts, also in a kept store. */
 TEST(a_step_beyond_the_largest_count_is_refused)
 {
-	optim_init(o, pair, LENGTH(pair));
+	optim_renew(o, pair, LENGTH(pair));
 	o->config.keep = true;
 	DONE(o, optim_open(o));
 	REFUSES(o, -EINVAL, "step", set_step, STEPS_MAX + 1);

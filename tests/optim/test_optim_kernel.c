@@ -4,7 +4,7 @@
  * types' definitions, and every kernel that this processor supports against the plain one, bit by
  * bit. Seeds are printed.
  */
-#include "config/config.h"
+#include "optim/optim_fixture.h"
 #include "optim/optimizer.h"
 #include "support/support.h"
 #include "support/tests.h"
@@ -14,93 +14,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
-#define HALVES	      65536u
+#define HALVES 65536u
 
 static const enum nvs_dtype dtypes[] = {NVS_F32, NVS_BF16, NVS_F16};
 
 static uint64_t random_state;
 
-/* ---- Reference of the element types ---- */
-
-/* Values are integer multiples of 2^least with at most `digits` significant bits. */
-struct format {
-	int digits, least;
-	double max;
-};
-
-static struct format format_of(enum nvs_dtype dtype)
-{
-	return dtype == NVS_F16	   ? (struct format){11, -24, 65504}
-	       : dtype == NVS_BF16 ? (struct format){8, -133, 0x1.fep127}
-				   : (struct format){24, -149, 0x1.fffffep127};
-}
-
-/* Rounds to the nearest value of the type, ties to even. */
-static double nearest(double x, enum nvs_dtype dtype)
-{
-	struct format format = format_of(dtype);
-	int unit;
-	double rounded;
-
-	if (x == 0 || !isfinite(x))
-		return x;
-	unit = ilogb(x) - (format.digits - 1);
-	if (unit < format.least)
-		unit = format.least;
-	rounded = ldexp(nearbyint(ldexp(x, -unit)), unit);
-	return fabs(rounded) > format.max ? copysign(INFINITY, x) : rounded;
-}
-
 static double half_value(uint16_t half, enum nvs_dtype dtype)
 {
-	struct format format = format_of(dtype);
-	unsigned fraction = half & ((1u << (format.digits - 1)) - 1);
-	unsigned exponent = (half & 0x7fffu) >> (format.digits - 1);
-	double value;
-
-	if (exponent == 0x7fffu >> (format.digits - 1))
-		value = fraction ? NAN : INFINITY;
-	else if (!exponent)
-		value = ldexp(fraction, format.least);
-	else
-		value = ldexp(fraction + (1u << (format.digits - 1)),
-			      format.least + (int)exponent - 1);
-	return half & 0x8000 ? -value : value;
-}
-
-/* `value` must be a value of the type. */
-static uint16_t half_of(double value, enum nvs_dtype dtype)
-{
-	struct format format = format_of(dtype);
-	unsigned sign = signbit(value) ? 0x8000 : 0;
-	unsigned one = 1u << (format.digits - 1);
-	int above;
-
-	if (isnan(value))
-		return 0x7fff;
-	if (isinf(value))
-		return (uint16_t)(sign | (0x7fffu & ~(one - 1)));
-	if (ldexp(fabs(value), -format.least) < one)
-		return (uint16_t)(sign | (unsigned)ldexp(fabs(value), -format.least));
-	above = ilogb(value) - (format.digits - 1) - format.least;
-	return (uint16_t)(sign | ((unsigned)(above + 1) * one +
-				  ((unsigned)ldexp(fabs(value), -format.least - above) - one)));
-}
-
-static double get(const void *array, enum nvs_dtype dtype, size_t i)
-{
-	return dtype == NVS_F32 ? (double)((const float *)array)[i]
-				: half_value(((const uint16_t *)array)[i], dtype);
-}
-
-static void put(void *array, enum nvs_dtype dtype, size_t i, double value)
-{
-	value = nearest(value, dtype);
-	if (dtype == NVS_F32)
-		((float *)array)[i] = (float)value;
-	else
-		((uint16_t *)array)[i] = half_of(value, dtype);
+	return element_get(dtype, &half, 0);
 }
 
 /* The same bits, or both NaN. */
@@ -152,8 +74,8 @@ TEST(test_every_half_becomes_its_value_and_comes_back)
 
 				check_same(kernel, dtypes[t], i, values[i], value);
 				if (isnan(value))
-					check_same(kernel, dtypes[t], i, get(back, dtypes[t], i),
-						   value);
+					check_same(kernel, dtypes[t], i,
+						   element_get(dtypes[t], back, i), value);
 				else
 					assert_int_equal(back[i], i);
 			}
@@ -171,14 +93,10 @@ static size_t make_hard_to_round(float *hard, enum nvs_dtype dtype)
 		double next = half_value((uint16_t)(i + 1), dtype);
 		float middle = (float)((value + next) / 2);
 
-		/*
-		 * Beyond the largest value, rounding to infinity begins at the midpoint to the next
-		 * power.
-		 */
+		/* Beyond the largest, rounding to infinity begins half a step behind it. */
 		if (isinf(next) && isfinite(value))
-			middle = (float)(value *
-					 (1 + ldexp(1, -format_of(dtype).digits) /
-						      (2 - ldexp(2, -format_of(dtype).digits))));
+			middle =
+				(float)(value + (value - half_value((uint16_t)(i - 1), dtype)) / 2);
 		hard[n++] = (float)value;
 		hard[n++] = middle;
 		hard[n++] = nextafterf(middle, INFINITY);
@@ -200,19 +118,20 @@ TEST(test_narrowing_rounds_to_nearest_even)
 			kernel->convert(found, dtypes[t], hard, NVS_F32, 1, n);
 			for (size_t i = 0; i < n; i++)
 				check_same(kernel, dtypes[t], i, half_value(found[i], dtypes[t]),
-					   nearest(hard[i], dtypes[t]));
+					   element_rounded(dtypes[t], hard[i]));
 		}
 	}
 }
 
 #define SOME 77u
 
-static void fill(void *array, enum nvs_dtype dtype, size_t n)
+static void fill_values(void *array, enum nvs_dtype dtype, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
-		put(array, dtype, i,
-		    ldexp(random_value(&random_state),
-			  (int)(random_next(&random_state) % 24) - 16));
+		element_put(
+			dtype, array, i,
+			element_rounded(dtype, ldexp(random_value(&random_state),
+						     (int)(random_next(&random_state) % 24) - 16)));
 }
 
 static void check_convert_and_add(const struct kernel *kernel, enum nvs_dtype to_dtype,
@@ -221,22 +140,26 @@ static void check_convert_and_add(const struct kernel *kernel, enum nvs_dtype to
 	float from[SOME], to[SOME + 1], sum[SOME + 1];
 	const float factor = 0.3f;
 
-	fill(from, from_dtype, n);
-	fill(sum, to_dtype, n + 1);
+	fill_values(from, from_dtype, n);
+	fill_values(sum, to_dtype, n + 1);
 	memcpy(to, sum, sizeof(to));
 	kernel->convert(to, to_dtype, from, from_dtype, factor, n);
 	for (size_t i = 0; i < n; i++)
-		check_same(kernel, to_dtype, i, get(to, to_dtype, i),
-			   nearest((float)get(from, from_dtype, i) * factor, to_dtype));
-	check_same(kernel, to_dtype, n, get(to, to_dtype, n), get(sum, to_dtype, n));
+		check_same(kernel, to_dtype, i, element_get(to_dtype, to, i),
+			   element_rounded(to_dtype,
+					   (float)element_get(from_dtype, from, i) * factor));
+	check_same(kernel, to_dtype, n, element_get(to_dtype, to, n),
+		   element_get(to_dtype, sum, n));
 
 	memcpy(to, sum, sizeof(to));
 	kernel->add(to, to_dtype, from, from_dtype, n);
 	for (size_t i = 0; i < n; i++)
-		check_same(kernel, to_dtype, i, get(to, to_dtype, i),
-			   nearest((float)get(sum, to_dtype, i) + (float)get(from, from_dtype, i),
-				   to_dtype));
-	check_same(kernel, to_dtype, n, get(to, to_dtype, n), get(sum, to_dtype, n));
+		check_same(
+			kernel, to_dtype, i, element_get(to_dtype, to, i),
+			element_rounded(to_dtype, (float)element_get(to_dtype, sum, i) +
+							  (float)element_get(from_dtype, from, i)));
+	check_same(kernel, to_dtype, n, element_get(to_dtype, to, n),
+		   element_get(to_dtype, sum, n));
 
 	if (nvs_dtype_size(to_dtype) != nvs_dtype_size(from_dtype))
 		return;
@@ -249,7 +172,7 @@ TEST(test_convert_and_add_round_once_and_stay_within_n)
 {
 	const struct kernel *kernel;
 
-	random_state = random_seed("test_convert_and_add_round_once_and_stay_within_n");
+	random_state = random_seed(__func__);
 	for (unsigned k = 0; (kernel = kernel_at(k)); k++)
 		for (unsigned to = 0; to < LENGTH(dtypes); to++)
 			for (unsigned from = 0; from < LENGTH(dtypes); from++)
@@ -264,7 +187,7 @@ static void check_sum(const struct kernel *kernel, enum nvs_dtype dtype, const v
 	double s[8] = {0}, sum;
 
 	for (size_t i = 0; i < n; i++)
-		s[i % 8] += get(from, dtype, i) * get(from, dtype, i);
+		s[i % 8] += element_get(dtype, from, i) * element_get(dtype, from, i);
 	sum = ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
 	check_same(kernel, dtype, n, kernel->sum_squares(from, dtype, n), sum);
 }
@@ -275,16 +198,17 @@ TEST(test_sums_of_squares_are_added_in_the_order_promised)
 	const struct kernel *kernel;
 	float from[SUM_BLOCK];
 
-	random_state = random_seed("test_sums_of_squares_are_added_in_the_order_promised");
+	random_state = random_seed(__func__);
 	for (unsigned k = 0; (kernel = kernel_at(k)); k++) {
 		for (unsigned t = 0; t < LENGTH(dtypes); t++) {
-			fill(from, dtypes[t], SUM_BLOCK);
+			fill_values(from, dtypes[t], SUM_BLOCK);
 			for (size_t n = 0; n <= SOME; n++)
 				check_sum(kernel, dtypes[t], from, n);
 			check_sum(kernel, dtypes[t], from, SUM_BLOCK - 1);
 			check_sum(kernel, dtypes[t], from, SUM_BLOCK);
 			for (unsigned i = 0; i < LENGTH(specials); i++) {
-				put(from, dtypes[t], SOME + i, specials[i]);
+				element_put(dtypes[t], from, SOME + i,
+					    element_rounded(dtypes[t], specials[i]));
 				check_sum(kernel, dtypes[t], from, SOME + i + 1);
 			}
 		}
@@ -379,8 +303,8 @@ static void check_equal(const struct run *run, const struct run *first)
 	assert_memory_equal(run->m, first->m, sizeof(run->m));
 	assert_memory_equal(run->v, first->v, sizeof(run->v));
 	for (unsigned i = 0; run->has_weights && i < ELEMENTS; i++)
-		check_same(run->kernel, run->dtype, i, get(run->weights, run->dtype, i),
-			   nearest(run->w[i], run->dtype));
+		check_same(run->kernel, run->dtype, i, element_get(run->dtype, run->weights, i),
+			   element_rounded(run->dtype, run->w[i]));
 }
 
 #define RUNS_MAX 12u
@@ -420,9 +344,10 @@ static void make_gradients(float *gradients, enum nvs_dtype dtype, double *unsca
 			   double grad_factor)
 {
 	for (unsigned i = 0; i < ELEMENTS; i++) {
-		put(gradients, dtype, i,
-		    (random_value(&random_state) + 0.3) * pow(10, -(int)(i % 7)) / grad_factor);
-		unscaled[i] = get(gradients, dtype, i) * grad_factor;
+		element_put(dtype, gradients, i,
+			    element_rounded(dtype, (random_value(&random_state) + 0.3) *
+							   pow(10, -(int)(i % 7)) / grad_factor));
+		unscaled[i] = element_get(dtype, gradients, i) * grad_factor;
 	}
 }
 
@@ -456,7 +381,7 @@ static void follow_reference(const struct optimizer_config *config, enum nvs_dty
 
 TEST(test_adam_follows_double_precision_for_1000_steps)
 {
-	random_state = random_seed("test_adam_follows_double_precision_for_1000_steps");
+	random_state = random_seed(__func__);
 	for (unsigned mode = 0; mode < 8; mode++) {
 		struct optimizer_config config = plain_adam;
 
@@ -519,8 +444,9 @@ static void check_arrays(const struct kernel *kernel, arrays found, arrays expec
 	if (!weights_dtype)
 		assert_memory_equal(found[WEIGHTS], expected[WEIGHTS], each * sizeof(float));
 	for (size_t i = 0; weights_dtype && i < n + 2; i++)
-		check_same(kernel, *weights_dtype, i, get(found[WEIGHTS], *weights_dtype, i),
-			   get(expected[WEIGHTS], *weights_dtype, i));
+		check_same(kernel, *weights_dtype, i,
+			   element_get(*weights_dtype, found[WEIGHTS], i),
+			   element_get(*weights_dtype, expected[WEIGHTS], i));
 }
 
 static void compare_kernels(const struct rule *rule, enum nvs_dtype gradients_dtype,
@@ -558,7 +484,7 @@ static void compare_kernels(const struct rule *rule, enum nvs_dtype gradients_dt
 
 TEST(test_all_kernels_give_the_same_bits_at_any_length_and_address)
 {
-	random_state = random_seed("test_all_kernels_give_the_same_bits_at_any_length_and_address");
+	random_state = random_seed(__func__);
 	for (unsigned i = 0; i < RULES * LENGTH(dtypes) * (LENGTH(dtypes) + 1); i++) {
 		const struct rule *rule = rule_at((enum nvs_rule)(i % RULES));
 		enum nvs_dtype from = dtypes[i / RULES % LENGTH(dtypes)];

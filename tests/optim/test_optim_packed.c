@@ -203,8 +203,7 @@ TEST(test_a_split_master_comes_back_for_every_bf16_weight_and_rounding)
 {
 	const struct kernel *kernel;
 
-	random_state =
-		random_seed("test_a_split_master_comes_back_for_every_bf16_weight_and_rounding");
+	random_state = random_seed(__func__);
 	for (unsigned k = 0; (kernel = kernel_at(k)); k++) {
 		for (unsigned f = 0; f < LENGTH(formats); f++) {
 			if (!formats[f].split)
@@ -226,7 +225,7 @@ TEST(test_steps_of_split_state_are_those_of_fp32_bit_for_bit)
 	static float gradients[HALVES];
 	const struct kernel *kernel;
 
-	random_state = random_seed("test_steps_of_split_state_are_those_of_fp32_bit_for_bit");
+	random_state = random_seed(__func__);
 	for (unsigned k = 0; (kernel = kernel_at(k)); k++) {
 		for (unsigned round = 0; round < LENGTH(lows); round++) {
 			make_state(&whole, &formats[0], HALVES);
@@ -402,7 +401,7 @@ static void compare_lengths(const struct format *format, enum nvs_dtype gradient
 
 TEST(test_all_kernels_give_the_same_bits_of_packed_state)
 {
-	random_state = random_seed("test_all_kernels_give_the_same_bits_of_packed_state");
+	random_state = random_seed(__func__);
 	for (unsigned f = 0; f < LENGTH(formats); f++) {
 		for (unsigned from = 0; from < LENGTH(dtypes); from++) {
 			for (unsigned to = 0; to <= LENGTH(dtypes); to++) {
@@ -650,7 +649,7 @@ TEST(test_codes_are_the_nearest_of_their_definition_and_come_back)
 	const size_t n = 40 * STATE_BLOCK + 77;
 	const struct kernel *kernel;
 
-	random_state = random_seed("test_codes_are_the_nearest_of_their_definition_and_come_back");
+	random_state = random_seed(__func__);
 	for (unsigned k = 0; (kernel = kernel_at(k)); k++) {
 		for (size_t i = 0; i < n; i++) {
 			/* Blocks of magnitudes from 2^-80 up; one in ten elements is zero. */
@@ -678,7 +677,7 @@ TEST(test_parts_of_packed_state_are_set_alone)
 	const size_t n = 3 * STATE_BLOCK + 5;
 	const struct kernel *kernel;
 
-	random_state = random_seed("test_parts_of_packed_state_are_set_alone");
+	random_state = random_seed(__func__);
 	fill_values(&first, false, n);
 	fill_values(&second, false, n);
 	/* Masters on ties, whose direction is in exp_avg_sq. */
@@ -864,7 +863,7 @@ TEST(test_steps_of_packed_state_follow_double_precision)
 	/* Bounds of the mean and the most that an element is off. */
 	static const double bounds[4][2] = {{1e-3, 1e-2}, {1e-3, 1e-2}, {0.02, 0.1}, {0.06, 0.3}};
 
-	random_state = random_seed("test_steps_of_packed_state_follow_double_precision");
+	random_state = random_seed(__func__);
 	config.bias_correction = config.adam_w_mode = true;
 	decaying = fine = config;
 	decaying.weight_decay = 0.1;
@@ -943,8 +942,7 @@ TEST(test_a_gradient_that_is_no_number_spreads_to_its_block_of_codes_and_no_furt
 {
 	const struct kernel *kernel;
 
-	random_state = random_seed(
-		"test_a_gradient_that_is_no_number_spreads_to_its_block_of_codes_and_no_further");
+	random_state = random_seed(__func__);
 	for (unsigned k = 0; (kernel = kernel_at(k)); k++) {
 		for (unsigned f = 0; f < LENGTH(formats); f++) {
 			const float bad[] = {NAN, -INFINITY, 1e30f};

@@ -30,7 +30,6 @@ static void run_alone(struct snapshot *expected)
 	optim_begin(o, groups, LENGTH(groups));
 	optim_run(o, 1, 3);
 	snapshot_take(o, expected);
-	optim_close(o);
 }
 
 TEST(parameters_and_optimizer_share_an_aio)
@@ -43,7 +42,7 @@ TEST(parameters_and_optimizer_share_an_aio)
 
 	run_alone(&expected);
 	INIT(&f, .place = PLACE_DISK);
-	optim_init(o, groups, LENGTH(groups));
+	optim_renew(o, groups, LENGTH(groups));
 	f.config.aio = o->config.aio;
 	DONE(o, nvs_aio_open(&aio, &o->config, &o->error));
 	o->options = (struct nvs_optimizer_options){.size = sizeof(o->options), .aio = aio};
@@ -77,7 +76,7 @@ TEST(an_optimizer_is_not_closed_while_an_engine_uses_its_own_aio)
 	struct fixture f;
 
 	INIT(&f, .place = PLACE_DISK);
-	optim_init(o, groups, LENGTH(groups));
+	optim_renew(o, groups, LENGTH(groups));
 	f.config.aio = o->config.aio;
 	DONE(o, optim_open(o));
 	OK(&f, nvs_engine_open_on(&f.engine, nvs_engine_aio(nvs_optimizer_engine(o->optimizer)),
@@ -94,7 +93,7 @@ TEST(an_aio_that_the_configuration_contradicts_is_refused)
 {
 	struct nvs_aio *aio;
 
-	optim_init(o, groups, LENGTH(groups));
+	optim_renew(o, groups, LENGTH(groups));
 	DONE(o, nvs_aio_open(&aio, &o->config, &o->error));
 	o->options = (struct nvs_optimizer_options){.size = sizeof(o->options), .aio = aio};
 	o->config.aio.queue_depth++;

@@ -48,6 +48,15 @@ static inline void reserve_entries(struct store *store, uint64_t offsets[EXTENTS
 	assert_int_equal(store_reserve(store, nbytes, EXTENTS, offsets, &error), 0);
 }
 
+/* A new store that has the extents of its entries. */
+static inline struct store *open_reserved(uint64_t offsets[EXTENTS])
+{
+	struct store *store = must_open(kept);
+
+	reserve_entries(store, offsets);
+	return store;
+}
+
 static inline void found_offsets(const struct store *store, uint64_t offsets[EXTENTS])
 {
 	const struct store_entry *found = store->found.entries;
@@ -195,10 +204,9 @@ static inline void unmark_manifests(unsigned turn)
 /* Two commits: manifest.0 and its copy manifest.2 hold version 1, manifest.1 and .3 version 2. */
 static inline void make_two_versions(void)
 {
-	struct store *store = must_open(kept);
 	uint64_t offsets[EXTENTS];
+	struct store *store = open_reserved(offsets);
 
-	reserve_entries(store, offsets);
 	commit_version(store, 1, offsets);
 	commit_version(store, 2, offsets);
 	store_close(store);

@@ -141,6 +141,23 @@ static inline struct store *must_open(struct how how)
 	return store;
 }
 
+/* For a file whose tests have one store at a time: `store`, closed after each test that passes. */
+#define ONE_STORE                                                                                  \
+	static struct store *store;                                                                \
+	static void close_one_store(void)                                                          \
+	{                                                                                          \
+		shut(&store);                                                                      \
+	}                                                                                          \
+	AFTER_SUCCESS(close_one_store)
+
+/* Closes it, if it is open. */
+static inline void shut(struct store **store)
+{
+	if (*store)
+		store_close(*store);
+	*store = NULL;
+}
+
 /* The open must fail with this code and with `said` in the message. */
 static inline void must_not_open(struct how how, int code, const char *said)
 {

@@ -9,6 +9,10 @@
 #include "store/kept_fixture.h"
 #include "support/tests.h"
 
+ONE_STORE
+
+static uint64_t offsets[EXTENTS];
+
 /* ---- Sectors that can't be read ---- */
 
 static struct {
@@ -73,23 +77,19 @@ static void mend(unsigned i)
 
 static void make_three_versions(void)
 {
-	struct store *store = must_open(kept);
-	uint64_t offsets[EXTENTS];
-
-	reserve_entries(store, offsets);
+	store = open_reserved(offsets);
 	for (unsigned version = 1; version <= 3; version++)
 		commit_version(store, version, offsets);
-	store_close(store);
+	shut(&store);
 	find_places();
 }
 
 static void assert_last_commit(unsigned place)
 {
-	struct store *store = must_open(kept);
-
+	store = must_open(kept);
 	assert_int_equal(version_of(store), 3);
 	assert_int_equal(store_generation(store), 3);
-	store_close(store);
+	shut(&store);
 	assert_int_equal(strstr(log_text, "damaged") != NULL, is_current(place));
 	log_text[0] = 0;
 }
@@ -206,8 +206,6 @@ TEST(the_next_commit_writes_damaged_copies_anew)
 
 	for (size_t k = 0; k < LENGTH(pairs); k++) {
 		unsigned first = pairs[k][0];
-		struct store *store;
-		uint64_t offsets[EXTENTS];
 		uint8_t byte;
 
 		make_three_versions();
@@ -219,7 +217,7 @@ TEST(the_next_commit_writes_damaged_copies_anew)
 		found_offsets(store, offsets);
 		/* Nothing has changed but for the damage. */
 		commit_version(store, 3, offsets);
-		store_close(store);
+		shut(&store);
 		log_text[0] = 0;
 		assert_state(3);
 		assert_null(strstr(log_text, "damaged"));
@@ -243,7 +241,6 @@ TEST(several_damages_never_lead_to_an_older_commit_in_silence)
 	make_three_versions();
 	for (unsigned turn = 0; turn < at_length(3000, 500); turn++) {
 		unsigned damages = 2 + (unsigned)(random_next(&random) % 3);
-		struct store *store;
 		int rc;
 
 		for (unsigned k = 0; k < damages; k++) {
@@ -258,7 +255,7 @@ TEST(several_damages_never_lead_to_an_older_commit_in_silence)
 		rc = try_open(kept, &store);
 		if (!rc) {
 			assert_int_equal(version_of(store), 3);
-			store_close(store);
+			shut(&store);
 			opened++;
 		} else {
 			assert_int_equal(rc, -EUCLEAN);
@@ -295,15 +292,13 @@ TEST(a_label_that_lost_its_last_write_beside_a_damaged_copy_is_refused)
 {
 	for (unsigned lost = 0; lost < LABELS; lost++) {
 		struct labels before, now;
-		struct store *store;
-		uint64_t offsets[EXTENTS];
 
 		make_two_versions();
 		read_labels(&before);
 		store = must_open(kept);
 		found_offsets(store, offsets);
 		commit_version(store, 3, offsets);
-		store_close(store);
+		shut(&store);
 		read_labels(&now);
 		memcpy(now.bytes[lost], before.bytes[lost], LABEL_BYTES);
 		now.bytes[!lost][100] ^= 4;
@@ -321,7 +316,7 @@ TEST(a_label_that_lost_its_last_write_beside_a_damaged_copy_is_refused)
 		found_offsets(store, offsets);
 		commit_version(store, 2, offsets);
 		assert_int_equal(store_generation(store), 4);
-		store_close(store);
+		shut(&store);
 		log_text[0] = 0;
 		assert_state(2);
 		assert_string_equal(log_text, "");
@@ -334,15 +329,13 @@ TEST(data_as_of_an_earlier_commit_is_refused_with_any_copy_of_a_manifest_damaged
 {
 	static const uint8_t junk[MANIFEST_HEADER_BYTES] = {1};
 	struct labels labels[3];
-	struct store *store = must_open(kept);
-	uint64_t offsets[EXTENTS];
 
-	reserve_entries(store, offsets);
+	store = open_reserved(offsets);
 	for (unsigned version = 1; version <= 3; version++) {
 		read_labels(&labels[version - 1]);
 		commit_version(store, version, offsets);
 	}
-	store_close(store);
+	shut(&store);
 	find_places();
 	for (unsigned commit = 0; commit < 3; commit++) {
 		write_labels(&labels[commit]);

@@ -7,25 +7,29 @@
 
 #include "store/store_fixture.h"
 
+ONE_STORE
+
+static const char *device;
+static struct how how; /* it is opened so */
+
 /* ---- A file system that fills up ---- */
 
 /* A directory on a new ext4 without a journal, all for files. */
-static const char *mount_ext4(const char *device)
+static const char *mount_ext4(const char *on)
 {
-	return need_ext4_on(device, "-m 0 -O ^has_journal", NULL);
+	return need_ext4_on(on, "-m 0 -O ^has_journal", NULL);
 }
 
-static struct how mounted(void)
+static void mount_small(void)
 {
-	return (struct how){.paths = {mount_ext4(need_device(MIB(64), 512))}, .absolute = true};
+	how = (struct how){.paths = {mount_ext4(need_device(MIB(64), 512))}, .absolute = true};
 }
 
 TEST(a_full_drive_is_found_when_space_is_reserved)
 {
-	struct how how = mounted();
-	struct store *store;
 	uint64_t first = MIB(20), much = MIB(60), little = MIB(2), offset, other;
 
+	mount_small();
 	store = must_open(how);
 	assert_int_equal(store_reserve(store, &first, 1, &offset, &error), 0);
 	assert_int_equal(data_bytes(store, 0), MIB(22));
@@ -46,17 +50,16 @@ TEST(a_full_drive_is_found_when_space_is_reserved)
 		;
 	assert_int_equal(error.code, -ENOSPC);
 	assert_true(store_bytes(store) >= MIB(54));
-	store_close(store);
 }
 
 /* A batch that fits neither in one hole nor on the drive is split over several holes. */
 TEST(holes_are_filled_when_the_drive_is_full)
 {
 	enum { PIECES = 40, FREED = 20 };
-	struct store *store;
 	uint64_t nbytes[PIECES], offsets[PIECES], again[FREED + 1], before;
 
-	store = must_open(mounted());
+	mount_small();
+	store = must_open(how);
 	for (size_t i = 0; i < PIECES; i++)
 		nbytes[i] = MIB(1);
 	assert_int_equal(store_reserve(store, nbytes, PIECES, offsets, &error), 0);
@@ -82,16 +85,16 @@ TEST(holes_are_filled_when_the_drive_is_full)
 	for (size_t i = 0; i < FREED; i++)
 		assert_int_equal(again[i], offsets[2 * i]);
 	assert_true(again[FREED] >= MIB(54));
-	store_close(store);
 }
 
 /* The second member has no room, so the first must shrink back. */
 TEST(members_shrink_back_when_one_is_full)
 {
-	const char *full = mounted().paths[0];
-	struct store *store;
 	uint64_t nbytes = MIB(8), much = MIB(200), offset;
+	const char *full;
 
+	mount_small();
+	full = how.paths[0];
 	store = must_open((struct how){.paths = {at("a"), full}, .npaths = 2, .absolute = true});
 	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
 	assert_int_equal(store_reserve(store, &much, 1, &offset, &error), -ENOSPC);
@@ -99,14 +102,11 @@ TEST(members_shrink_back_when_one_is_full)
 	assert_non_null(strstr(error.text, DATA " has no room"));
 	assert_int_equal(data_bytes(store, 0), MIB(6));
 	assert_int_equal(data_bytes(store, 1), MIB(6));
-	store_close(store);
 }
 
 TEST(a_commit_to_a_mount_that_is_gone_is_stale)
 {
-	struct how how = mounted();
-	struct store *store;
-
+	mount_small();
 	how.keep = true;
 	store = must_open(how);
 	assert_int_equal(store_commit(store, NULL, 0, NULL, &error), 0);
@@ -114,23 +114,21 @@ TEST(a_commit_to_a_mount_that_is_gone_is_stale)
 	assert_int_equal(store_commit(store, NULL, 0, NULL, &error), -ESTALE);
 	assert_non_null(strstr(error.text, how.paths[0]));
 	assert_non_null(strstr(error.text, " was removed or moved"));
-	store_close(store);
 }
 
 /* ---- Raw devices ---- */
 
-static struct how raw(const char *device, bool keep)
+static struct how raw(const char *path, bool keep)
 {
-	return (struct how){.paths = {device}, .absolute = true, .keep = keep};
+	return (struct how){.paths = {path}, .absolute = true, .keep = keep};
 }
 
 TEST(a_raw_device_is_a_store_and_blank_afterwards)
 {
-	const char *device = need_device(MIB(128), 512);
-	struct store *store;
 	uint64_t nbytes = MIB(30), much = MIB(64), offset;
 	uint8_t wrote[10000], read[10000], label[LABEL_BYTES];
 
+	device = need_device(MIB(128), 512);
 	store = must_open(raw(device, false));
 	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
 	fill(wrote, sizeof(wrote), 4);
@@ -141,7 +139,7 @@ TEST(a_raw_device_is_a_store_and_blank_afterwards)
 	assert_non_null(strstr(error.text, device));
 	must_not_open(raw(device, false), -EBUSY, "is in use");
 	read_file(device, label, sizeof(label), 0);
-	store_close(store);
+	shut(&store);
 
 	/* A label that a crash left is overwritten. */
 	write_file(device, label, sizeof(label), 0);
@@ -155,7 +153,6 @@ TEST(a_raw_device_is_a_store_and_blank_afterwards)
 TEST(a_raw_device_with_other_contents_is_refused)
 {
 	static const uint64_t places[] = {0, 511, 4095, 4096, 65600, LABEL_AREA_BYTES - 1};
-	const char *device;
 	uint8_t byte = 1, zero = 0;
 
 	device = need_device(MIB(80), 512);
@@ -170,23 +167,34 @@ TEST(a_raw_device_with_other_contents_is_refused)
 
 /* ---- Damaged labels of a raw device ---- */
 
-/* Makes a kept store with one commit. */
-static const char *make_kept_device(struct how *how)
-{
-	const struct store_entry entry = {.name = "t", .dtype = NVS_U8};
-	const char *device = need_device(MIB(80), 512);
-	struct store *store;
+static uint8_t labels[LABEL_COPY_COUNT][LABEL_BYTES];
 
-	*how = raw(device, true);
-	store = must_open(*how);
-	assert_int_equal(store_commit(store, &entry, 1, NULL, &error), 0);
-	store_close(store);
-	return device;
+static void take_labels(void)
+{
+	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
+		read_file(device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
 }
 
-static void must_have_its_commit(struct how how, bool damaged)
+static void put_labels(unsigned n)
 {
-	struct store *store;
+	for (unsigned i = 0; i < n; i++)
+		write_file(device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
+}
+
+/* Makes a kept store with one commit. */
+static void make_kept_device(void)
+{
+	const struct store_entry entry = {.name = "t", .dtype = NVS_U8};
+
+	device = need_device(MIB(80), 512);
+	how = raw(device, true);
+	store = must_open(how);
+	assert_int_equal(store_commit(store, &entry, 1, NULL, &error), 0);
+	shut(&store);
+}
+
+static void must_have_its_commit(bool damaged)
+{
 	size_t n;
 
 	log_text[0] = 0;
@@ -196,65 +204,54 @@ static void must_have_its_commit(struct how how, bool damaged)
 	assert_int_equal(strstr(log_text, "the next commit writes both anew") != NULL, damaged);
 	/* Nothing has changed but for the damage. */
 	assert_int_equal(store_commit(store, store_entries(store, &n), 1, NULL, &error), 0);
-	store_close(store);
+	shut(&store);
 }
 
 TEST(a_damaged_label_of_a_raw_device_costs_nothing)
 {
 	static const uint64_t sizes[] = {512, 4096};
 	uint8_t junk[LABEL_BYTES];
-	const char *device;
-	struct how how;
 
-	device = make_kept_device(&how);
+	make_kept_device();
 	fill(junk, sizeof(junk), 5);
 	for (unsigned copy = 0; copy < LABEL_COPY_COUNT; copy++)
 		for (size_t k = 0; k < LENGTH(sizes); k++)
 			for (uint64_t from = 0; from < LABEL_BYTES; from += sizes[k]) {
 				write_file(device, junk + from, sizes[k],
 					   copy * LABEL_DISTANCE + from);
-				must_have_its_commit(how, true);
-				must_have_its_commit(how, false);
+				must_have_its_commit(true);
+				must_have_its_commit(false);
 			}
 }
 
 TEST(a_label_of_a_raw_device_that_is_older_than_its_manifest_is_refused)
 {
-	uint8_t labels[LABEL_COPY_COUNT][LABEL_BYTES];
 	const struct store_entry entries[] = {{.name = "t", .dtype = NVS_U8},
 					      {.name = "u", .dtype = NVS_U8}};
-	struct store *store;
-	const char *device;
-	struct how how;
 	size_t n;
 
-	device = make_kept_device(&how);
-	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
-		read_file(device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
+	make_kept_device();
+	take_labels();
 	store = must_open(how);
 	assert_int_equal(store_commit(store, entries, 2, NULL, &error), 0);
-	store_close(store);
-	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++) {
-		write_file(device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
-		if (!i) {
-			store = must_open(how);
-			store_entries(store, &n);
-			assert_int_equal(n, 2);
-			store_close(store);
-			write_file(device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
-		}
-	}
+	shut(&store);
+	put_labels(1);
+	store = must_open(how);
+	store_entries(store, &n);
+	assert_int_equal(n, 2);
+	shut(&store);
+	put_labels(LABEL_COPY_COUNT);
 	must_not_open(how, -EUCLEAN, "the last commit is number 2, as a manifest says");
 	assert_non_null(strstr(error.text, "goes back to number 1"));
 	how.rollback = true;
-	must_have_its_commit(how, false);
+	must_have_its_commit(false);
 	how.rollback = false;
-	must_have_its_commit(how, false);
+	must_have_its_commit(false);
 }
 
 enum in_label { ZEROS, JUNK, HALF, IN_LABEL };
 
-static void spoil_label(const char *device, unsigned copy, enum in_label in)
+static void spoil_label(unsigned copy, enum in_label in)
 {
 	uint8_t bytes[LABEL_BYTES] = {0};
 
@@ -265,71 +262,59 @@ static void spoil_label(const char *device, unsigned copy, enum in_label in)
 	write_file(device, bytes, sizeof(bytes), copy * LABEL_DISTANCE);
 }
 
-static void must_be_refused_unwiped(struct how how, int code, const char *said)
+static void must_be_refused_unwiped(int code, const char *said)
 {
 	must_not_open(how, code, said);
 	assert_null(strstr(error.text, "wipe"));
 	assert_null(strstr(error.text, "dd if="));
-	how.keep = false;
-	must_not_open(how, code, said);
+	must_not_open(raw(device, false), code, said);
 }
 
 TEST(a_device_whose_labels_are_lost_is_refused_and_not_overwritten)
 {
 	static uint8_t before[4 << 20], after[sizeof(before)];
-	uint8_t labels[LABEL_COPY_COUNT][LABEL_BYTES];
-	const char *device;
-	struct how how;
 
-	device = make_kept_device(&how);
-	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
-		read_file(device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
+	make_kept_device();
+	take_labels();
 	for (unsigned k = 0; k < IN_LABEL * IN_LABEL; k++) {
-		for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
-			write_file(device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
-		spoil_label(device, 0, k % IN_LABEL);
-		spoil_label(device, 1, k / IN_LABEL);
+		put_labels(LABEL_COPY_COUNT);
+		spoil_label(0, k % IN_LABEL);
+		spoil_label(1, k / IN_LABEL);
 		read_file(device, before, sizeof(before), 0);
-		must_be_refused_unwiped(how, -EUCLEAN, "there is manifest number 1");
+		must_be_refused_unwiped(-EUCLEAN, "there is manifest number 1");
 		read_file(device, after, sizeof(after), 0);
 		assert_memory_equal(after, before, sizeof(after));
 	}
-	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
-		write_file(device, labels[i], LABEL_BYTES, i * LABEL_DISTANCE);
-	must_have_its_commit(how, false);
+	put_labels(LABEL_COPY_COUNT);
+	must_have_its_commit(false);
 }
 
 TEST(a_damaged_label_without_a_manifest_is_a_damaged_store)
 {
-	const char *device;
-	struct how how;
-
 	device = need_device(MIB(80), 512);
 	how = raw(device, true);
 	store_close(must_open(how));
-	spoil_label(device, 0, HALF);
-	spoil_label(device, 1, JUNK);
-	must_be_refused_unwiped(how, -EUCLEAN,
-				"at offset 0: a damaged label; at 1048576: no label");
+	spoil_label(0, HALF);
+	spoil_label(1, JUNK);
+	must_be_refused_unwiped(-EUCLEAN, "at offset 0: a damaged label; at 1048576: no label");
 	/* Nothing of a store. */
-	spoil_label(device, 0, JUNK);
+	spoil_label(0, JUNK);
 	must_not_open(how, -EMEDIUMTYPE, "wipe it first: wipefs -a");
 }
 
 TEST(a_second_device_with_lost_labels_is_a_damaged_store)
 {
-	const char *device, *paths[2] = {root};
+	const char *paths[2] = {root};
 	struct store_options options = {
 		.paths = paths, .npaths = 2, .stripe_size = 65536, .keep = true, .log = &test_log};
-	struct store *store;
 
 	device = need_device(MIB(80), 512);
 	paths[1] = device;
 	assert_int_equal(store_open(&store, aio, &options, &error), 0);
-	store_close(store);
+	shut(&store);
 	for (enum in_label in = ZEROS; in < IN_LABEL; in++) {
-		spoil_label(device, 1, in);
-		spoil_label(device, 0, in == HALF ? JUNK : in);
+		spoil_label(1, in);
+		spoil_label(0, in == HALF ? JUNK : in);
 		assert_int_equal(store_open(&store, aio, &options, &error), -EUCLEAN);
 		assert_non_null(strstr(error.text, device));
 		assert_null(strstr(error.text, "wipe"));
@@ -355,29 +340,27 @@ TEST(what_another_program_wrote_over_a_store_is_not_touched)
 	};
 	static uint8_t before[4 << 20], after[sizeof(before)];
 	uint8_t label[LABEL_BYTES];
-	const char *device;
-	struct how how;
 
-	device = make_kept_device(&how);
+	make_kept_device();
 	read_file(device, label, sizeof(label), 0);
 	for (size_t i = 0; i < LENGTH(written); i++) {
 		static const uint8_t zeros[16];
 
-		spoil_label(device, 0, ZEROS);
+		spoil_label(0, ZEROS);
 		write_file(device, written[i].bytes, written[i].nbytes, written[i].at);
 		read_file(device, before, sizeof(before), 0);
-		must_be_refused_unwiped(how, -EMEDIUMTYPE, written[i].said);
+		must_be_refused_unwiped(-EMEDIUMTYPE, written[i].said);
 		read_file(device, after, sizeof(after), 0);
 		assert_memory_equal(after, before, sizeof(after));
 		write_file(device, zeros, written[i].nbytes, written[i].at);
 	}
 	write_file(device, label, sizeof(label), 0);
-	must_have_its_commit(how, false);
+	must_have_its_commit(false);
 }
 
 TEST(a_raw_device_that_is_mounted_or_too_small_is_refused)
 {
-	const char *device, *directory;
+	const char *directory;
 
 	must_not_open(raw(need_device(MIB(66), 512), false), -ENOSPC,
 		      "has 66 MiB, and a store needs more");
@@ -390,13 +373,10 @@ TEST(a_raw_device_that_is_mounted_or_too_small_is_refused)
 
 TEST(a_kept_raw_device_is_found_again)
 {
-	const char *device;
-	struct store *store;
 	uint64_t nbytes = 100000, both[2] = {nbytes, nbytes}, offset, offsets[2];
 	struct store_entry entry = {
 		.name = "t", .dtype = NVS_U8, .numel = nbytes, .nbytes = nbytes, .written = true};
 	uint8_t wrote[100000], read[100000];
-	struct how how;
 	size_t n;
 
 	device = need_device(MIB(128), 512);
@@ -412,7 +392,7 @@ TEST(a_kept_raw_device_is_found_again)
 		entry.has_checksum = true;
 		assert_int_equal(store_commit(store, &entry, 1, NULL, &error), 0);
 	}
-	store_close(store);
+	shut(&store);
 	must_not_open(raw(device, false), -EEXIST, "kept store");
 	how.rank = 1;
 	must_not_open(how, -EMEDIUMTYPE, "of rank 0");
@@ -428,14 +408,11 @@ TEST(a_kept_raw_device_is_found_again)
 	assert_memory_equal(read, wrote, sizeof(read));
 	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
 	assert_true(offset >= offsets[1] + nbytes);
-	store_close(store);
 }
 
 TEST(a_manifest_too_large_for_its_place_on_a_device_is_refused)
 {
 	enum { FITTING = 29537 }; /* see docs/store-format.md */
-	const char *device;
-	struct store *store;
 	static struct store_entry entries[FITTING + 1];
 	static char names[FITTING + 1][NVS_NAME_MAX + 1];
 	size_t n;
@@ -450,17 +427,14 @@ TEST(a_manifest_too_large_for_its_place_on_a_device_is_refused)
 	assert_int_equal(store_commit(store, entries, FITTING, NULL, &error), 0);
 	assert_int_equal(store_commit(store, entries, FITTING + 1, NULL, &error), -ENOSPC);
 	assert_non_null(strstr(error.text, "for it: keep the store in a directory"));
-	store_close(store);
+	shut(&store);
 	store = must_open(raw(device, true));
 	store_entries(store, &n);
 	assert_int_equal(n, FITTING);
-	store_close(store);
 }
 
 TEST(a_directory_and_a_device_make_one_store)
 {
-	const char *device;
-	struct store *store = NULL;
 	const char *paths[2];
 	struct store_options options = {
 		.paths = paths, .npaths = 2, .stripe_size = 65536, .keep = true, .log = &test_log};
@@ -481,7 +455,7 @@ TEST(a_directory_and_a_device_make_one_store)
 		}
 		move(store, NVS_READ, read, nbytes, 0);
 		assert_memory_equal(read, wrote, nbytes);
-		store_close(store);
+		shut(&store);
 	}
 }
 

@@ -10,6 +10,10 @@
 #include "store/kept_fixture.h"
 #include "support/tests.h"
 
+ONE_STORE
+
+static uint64_t offsets[EXTENTS];
+
 /* A bit for each of the next writes and syncs, lowest first; a set bit makes it fail. */
 static uint32_t failing_calls;
 
@@ -43,18 +47,17 @@ int fsync(int fd)
 
 TEST(what_was_committed_is_found_again)
 {
-	struct store *store = must_open(kept);
-	uint64_t offsets[EXTENTS], again[EXTENTS], more = 100000, offset;
+	uint64_t again[EXTENTS], more = 100000, offset;
 	uint8_t wrote[4000], read[4000];
 	size_t n;
 
+	store = open_reserved(offsets);
 	store_entries(store, &n);
 	assert_int_equal(n, 0);
-	reserve_entries(store, offsets);
 	fill(wrote, sizeof(wrote), 1);
 	move(store, NVS_WRITE, wrote, sizeof(wrote), offsets[ENTRIES]);
 	commit_version(store, 1, offsets);
-	store_close(store);
+	shut(&store);
 
 	store = must_open(kept);
 	assert_int_equal(version_of(store), 1);
@@ -70,7 +73,6 @@ TEST(what_was_committed_is_found_again)
 	store_release(store, offset, more);
 	assert_int_equal(store_reserve(store, &more, 1, &offset, &error), 0);
 	assert_int_equal(offset, 0);
-	store_close(store);
 }
 
 TEST(a_store_does_not_grow_from_run_to_run)
@@ -79,15 +81,13 @@ TEST(a_store_does_not_grow_from_run_to_run)
 
 	make_two_versions();
 	for (int run = 0; run < 5; run++) {
-		struct store *store = must_open(kept);
-		uint64_t offsets[EXTENTS];
-
+		store = must_open(kept);
 		found_offsets(store, offsets);
 		commit_version(store, 3 + (unsigned)run, offsets);
 		if (!nbytes)
 			nbytes = size_of(at(DATA));
 		assert_int_equal(size_of(at(DATA)), nbytes);
-		store_close(store);
+		shut(&store);
 	}
 	assert_state(7);
 }
@@ -101,34 +101,30 @@ TEST(a_kept_store_is_refused_and_unchanged_without_keep)
 
 TEST(a_commit_without_changes_writes_nothing)
 {
-	struct store *store = must_open(kept);
-	uint64_t offsets[EXTENTS];
 	uint8_t before[2][4096] = {{0}}, after[2][4096] = {{0}};
 
-	reserve_entries(store, offsets);
+	store = open_reserved(offsets);
 	commit_version(store, 1, offsets);
 	commit_version(store, 2, offsets);
 	for (int i = 0; i < 2; i++)
 		read_file(at(MANIFEST, (unsigned)i), before[i], 4096, 0);
 	assert_int_equal(try_commit(store, 2, offsets), 0);
-	store_close(store);
+	shut(&store);
 	store = must_open(kept);
 	assert_int_equal(try_commit(store, 2, offsets), 0);
 	for (int i = 0; i < 2; i++)
 		read_file(at(MANIFEST, (unsigned)i), after[i], 4096, 0);
 	assert_memory_equal(before, after, sizeof(before));
 	assert_int_equal(store->manifest.generation, 2);
-	store_close(store);
+	shut(&store);
 	assert_state(2);
 }
 
 TEST(a_note_alone_is_a_change)
 {
-	struct store *store = must_open(kept);
 	struct store_note note = make_note(7);
-	uint64_t offsets[EXTENTS];
 
-	reserve_entries(store, offsets);
+	store = open_reserved(offsets);
 	commit_version(store, 1, offsets);
 	for (uint32_t nbytes = 0; nbytes <= 9; nbytes++) {
 		note.nbytes = nbytes;
@@ -140,11 +136,10 @@ TEST(a_note_alone_is_a_change)
 	note.data = (const uint8_t[9]){7, 7, 7, 7, 7, 7, 7, 7, 8};
 	assert_int_equal(store_commit(store, entries, ENTRIES, &note, &error), 0);
 	assert_int_equal(store->manifest.generation, 12);
-	store_close(store);
+	shut(&store);
 	store = must_open(kept);
 	assert_int_equal(store_found_note(store).nbytes, 9);
 	assert_memory_equal(store_found_note(store).data, note.data, 9);
-	store_close(store);
 }
 
 TEST(the_longest_note_fits_beside_no_entry_and_many)
@@ -154,19 +149,16 @@ TEST(the_longest_note_fits_beside_no_entry_and_many)
 
 	fill(bytes, sizeof(bytes), 5);
 	for (unsigned version = 0; version <= 1; version++) {
-		struct store *store = must_open(kept);
-		uint64_t offsets[EXTENTS];
-
-		reserve_entries(store, offsets);
+		store = open_reserved(offsets);
 		make_entries(version, offsets);
 		assert_int_equal(store_commit(store, entries, version ? ENTRIES : 0, &note, &error),
 				 0);
-		store_close(store);
+		shut(&store);
 		store = must_open(kept);
 		assert_int_equal(store->found.header.count, version ? ENTRIES : 0);
 		assert_int_equal(store_found_note(store).nbytes, sizeof(bytes));
 		assert_memory_equal(store_found_note(store).data, bytes, sizeof(bytes));
-		store_close(store);
+		shut(&store);
 	}
 }
 
@@ -174,11 +166,8 @@ TEST(the_longest_note_fits_beside_no_entry_and_many)
 
 TEST(a_store_without_a_commit_is_a_new_one)
 {
-	struct store *store = must_open(kept);
-	uint64_t offsets[EXTENTS];
-
-	reserve_entries(store, offsets);
-	store_close(store);
+	store = open_reserved(offsets);
+	shut(&store);
 	assert_state(0);
 	must_not_open((struct how){.keep = false}, -EEXIST, "kept store");
 }
@@ -186,15 +175,13 @@ TEST(a_store_without_a_commit_is_a_new_one)
 /* The label decides: it names the new manifest on both places, on one of them, or on none. */
 TEST(a_commit_counts_once_a_label_names_it)
 {
-	struct store *store = must_open(kept);
 	struct labels before, after, one;
-	uint64_t offsets[EXTENTS];
 
-	reserve_entries(store, offsets);
+	store = open_reserved(offsets);
 	for (unsigned version = 1; version <= 3; version++) {
 		read_labels(&before);
 		commit_version(store, version, offsets);
-		store_close(store);
+		shut(&store);
 		read_labels(&after);
 		write_labels(&before);
 		unmark_manifests(!(version % 2));
@@ -210,16 +197,14 @@ TEST(a_commit_counts_once_a_label_names_it)
 		}
 		store = must_open(kept);
 	}
-	store_close(store);
+	shut(&store);
 	assert_state(3);
 }
 
 /* The number of a commit that was cut off is not used again. */
 TEST(the_next_commit_has_a_number_above_all_that_the_drive_has)
 {
-	struct store *store;
 	struct labels before;
-	uint64_t offsets[EXTENTS];
 
 	make_two_versions();
 	read_labels(&before);
@@ -227,14 +212,14 @@ TEST(the_next_commit_has_a_number_above_all_that_the_drive_has)
 	found_offsets(store, offsets);
 	commit_version(store, 3, offsets);
 	assert_int_equal(store_generation(store), 3);
-	store_close(store);
+	shut(&store);
 	write_labels(&before);
 	unmark_manifests(0);
 	store = must_open(kept);
 	assert_int_equal(store_generation(store), 2);
 	commit_version(store, 4, offsets);
 	assert_int_equal(store_generation(store), 4);
-	store_close(store);
+	shut(&store);
 	/* Also above that of a commit that was lost. */
 	truncate_manifests(0, 0);
 	assert_lost(2);
@@ -242,7 +227,7 @@ TEST(the_next_commit_has_a_number_above_all_that_the_drive_has)
 	assert_int_equal(store_generation(store), 2);
 	commit_version(store, 5, offsets);
 	assert_int_equal(store_generation(store), 5);
-	store_close(store);
+	shut(&store);
 	assert_state(5);
 }
 
@@ -250,18 +235,16 @@ TEST(the_next_commit_has_a_number_above_all_that_the_drive_has)
 TEST(torn_manifest_leaves_the_old_one)
 {
 	static uint8_t old[4096], new[4096], torn[4096];
-	struct store *store = must_open(kept);
 	struct labels before, after;
-	uint64_t offsets[EXTENTS];
 	size_t n;
 
-	reserve_entries(store, offsets);
+	store = open_reserved(offsets);
 	commit_version(store, 1, offsets);
 	commit_version(store, 2, offsets);
 	n = read_file(at(MANIFEST, 0u), old, sizeof(old), 0);
 	read_labels(&before);
 	commit_version(store, 3, offsets);
-	store_close(store);
+	shut(&store);
 	read_labels(&after);
 	unmark_manifests(0);
 	assert_int_equal(read_file(at(MANIFEST, 0u), new, sizeof(new), 0), n);
@@ -288,14 +271,12 @@ TEST(torn_manifest_leaves_the_old_one)
 
 TEST(a_torn_first_commit_counts_as_none)
 {
-	struct store *store = must_open(kept);
 	struct labels before, after;
-	uint64_t offsets[EXTENTS];
 
-	reserve_entries(store, offsets);
+	store = open_reserved(offsets);
 	read_labels(&before);
 	commit_version(store, 1, offsets);
-	store_close(store);
+	shut(&store);
 	read_labels(&after);
 	unmark_manifests(0);
 
@@ -315,13 +296,11 @@ TEST(a_torn_first_commit_counts_as_none)
 
 TEST(truncated_data_is_refused)
 {
-	struct store *store;
-	uint64_t offsets[EXTENTS], nbytes;
+	uint64_t nbytes;
 
-	store = must_open(kept);
-	reserve_entries(store, offsets);
+	store = open_reserved(offsets);
 	commit_version(store, 1, offsets);
-	store_close(store);
+	shut(&store);
 	nbytes = size_of(at(DATA));
 	assert_int_equal(truncate(at(DATA), (off_t)nbytes - 1), 0);
 	must_not_open(kept, -EUCLEAN, "is truncated");
@@ -335,14 +314,14 @@ TEST(truncated_data_is_refused)
 
 TEST(a_sparse_copy_is_reserved_again)
 {
-	struct store *store = must_open(kept);
 	uint64_t nbytes = MIB(8), offset;
 	struct stat st;
 	uint8_t label[LABEL_BYTES];
 
+	store = must_open(kept);
 	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
 	assert_int_equal(store_commit(store, NULL, 0, NULL, &error), 0);
-	store_close(store);
+	shut(&store);
 	read_file(at(DATA), label, sizeof(label), 0);
 	assert_int_equal(truncate(at(DATA), 0), 0);
 	assert_int_equal(truncate(at(DATA), (off_t)MIB(9)), 0);
@@ -350,7 +329,6 @@ TEST(a_sparse_copy_is_reserved_again)
 	store = must_open(kept);
 	assert_int_equal(stat(at(DATA), &st), 0);
 	assert_true((uint64_t)st.st_blocks * 512 >= MIB(9));
-	store_close(store);
 }
 
 /* ---- Manifests with valid checksums and false contents ---- */
@@ -615,9 +593,6 @@ TEST(a_store_whose_last_number_is_the_highest_refuses_commits)
 	struct labels labels;
 
 	for (unsigned i = 0; i < LENGTH(numbers); i++) {
-		uint64_t offsets[EXTENTS];
-		struct store *store;
-
 		make_two_versions();
 		read_labels(&labels);
 		for (unsigned copy = 0; copy < LABEL_COPY_COUNT; copy++) {
@@ -637,10 +612,10 @@ TEST(a_store_whose_last_number_is_the_highest_refuses_commits)
 		found_offsets(store, offsets);
 		assert_int_equal(try_commit(store, 3, offsets), -EUCLEAN);
 		assert_non_null(strstr(error.text, "the last that there can be"));
-		store_close(store);
+		shut(&store);
 		store = must_open(back);
 		assert_int_equal(version_of(store), 2);
-		store_close(store);
+		shut(&store);
 		remove_tree(at("nvswap"));
 	}
 }
@@ -691,10 +666,10 @@ TEST(a_manifest_of_any_length_comes_back)
 	static struct store_entry many[300];
 
 	for (size_t n = 0; n <= LENGTH(many); n += n < 3 ? 1 : 99) {
-		struct store *store = must_open(kept);
 		size_t found;
 		const struct store_entry *back;
 
+		store = must_open(kept);
 		for (size_t i = 0; i < n; i++) {
 			memset(names[i], 'x', NVS_NAME_MAX);
 			names[i][0] = (char)('a' + i / 26);
@@ -703,13 +678,13 @@ TEST(a_manifest_of_any_length_comes_back)
 			many[i] = (struct store_entry){.name = names[i], .dtype = NVS_I8};
 		}
 		assert_int_equal(store_commit(store, many, n, NULL, &error), 0);
-		store_close(store);
+		shut(&store);
 		store = must_open(kept);
 		back = store_entries(store, &found);
 		assert_int_equal(found, n);
 		for (size_t i = 0; i < n; i++)
 			assert_string_equal(back[i].name, names[i]);
-		store_close(store);
+		shut(&store);
 		remove_tree(at("nvswap"));
 	}
 }
@@ -722,13 +697,11 @@ TEST(a_manifest_of_any_length_comes_back)
  */
 static bool fail_one_call(unsigned before, unsigned call, bool go_on)
 {
-	struct store *store = must_open(kept);
-	uint64_t offsets[EXTENTS];
 	/* The data are synced first; a sync that failed may have lost some, and is not repeated. */
 	bool data = call == 0;
 	int rc;
 
-	reserve_entries(store, offsets);
+	store = open_reserved(offsets);
 	if (before)
 		commit_version(store, before, offsets);
 	failing_calls = UINT32_C(1) << call;
@@ -738,7 +711,7 @@ static bool fail_one_call(unsigned before, unsigned call, bool go_on)
 		assert_int_equal(try_commit(store, before + 2, offsets), data ? -EIO : 0);
 	if (go_on && data)
 		assert_non_null(strstr(error.text, "earlier attempt"));
-	store_close(store);
+	shut(&store);
 	assert_true(rc == 0 || rc == -EIO);
 	assert_state(!rc && !go_on ? before + 1 : go_on && !data ? before + 2 : before);
 	remove_tree(at("nvswap"));
@@ -762,10 +735,7 @@ TEST(a_failed_commit_leaves_the_previous_one)
 TEST(a_commit_counts_though_it_can_not_be_marked)
 {
 	for (unsigned call = 9; call < 13; call++) {
-		struct store *store = must_open(kept);
-		uint64_t offsets[EXTENTS];
-
-		reserve_entries(store, offsets);
+		store = open_reserved(offsets);
 		failing_calls = UINT32_C(1) << call;
 		commit_version(store, 1, offsets);
 		assert_int_equal(failing_calls, 0);
@@ -776,7 +746,7 @@ TEST(a_commit_counts_though_it_can_not_be_marked)
 		assert_int_equal(store_generation(store), 2);
 		commit_version(store, 1, offsets);
 		assert_int_equal(store_generation(store), 2);
-		store_close(store);
+		shut(&store);
 		assert_state(1);
 		assert_string_equal(log_text, "");
 		remove_tree(at("nvswap"));
@@ -796,10 +766,7 @@ TEST(a_label_that_cant_be_taken_back_is_taken_back_by_the_next_commit)
 		1 << 8 | 1 << 11};
 
 	for (size_t i = 0; i < LENGTH(cases); i++) {
-		struct store *store = must_open(kept);
-		uint64_t offsets[EXTENTS];
-
-		reserve_entries(store, offsets);
+		store = open_reserved(offsets);
 		commit_version(store, 1, offsets);
 		failing_calls = cases[i];
 		assert_int_equal(try_commit(store, 2, offsets), -EIO);
@@ -816,7 +783,7 @@ TEST(a_label_that_cant_be_taken_back_is_taken_back_by_the_next_commit)
 		else
 			commit_version(store, 3, offsets);
 		assert_false(store_unsettled(store));
-		store_close(store);
+		shut(&store);
 		assert_state(i % 2 ? 1 : 3);
 		remove_tree(at("nvswap"));
 	}
@@ -826,20 +793,18 @@ TEST(a_label_that_cant_be_taken_back_is_taken_back_by_the_next_commit)
 TEST(a_label_that_was_not_taken_back_names_a_whole_manifest)
 {
 	for (unsigned bit = 5; bit < 9; bit++) {
-		struct store *store = must_open(kept);
-		uint64_t offsets[EXTENTS];
 		unsigned found;
 
-		reserve_entries(store, offsets);
+		store = open_reserved(offsets);
 		commit_version(store, 1, offsets);
 		failing_calls = UINT32_C(3) << bit;
 		assert_int_equal(try_commit(store, 2, offsets), -EIO);
 		failing_calls = 0;
-		store_close(store);
+		shut(&store);
 		store = must_open(kept);
 		found = version_of(store);
 		assert_true(found == 1 || found == 2);
-		store_close(store);
+		shut(&store);
 		remove_tree(at("nvswap"));
 	}
 }
@@ -935,13 +900,11 @@ TEST(a_store_opens_with_its_own_stripes_where_no_size_is_set)
 {
 	const struct how unset = {
 		.paths = {"a", "b", "c"}, .npaths = 3, .keep = true, .stripe_unset = true};
-	struct store *store;
 
 	assert_true(aio_settings(aio)->block_size != 65536);
 	store_close(must_open(three));
 	store = must_open(unset);
 	assert_true(store->stripe == 65536);
-	store_close(store);
 }
 
 TEST(ranks_are_not_mixed_up)
@@ -953,13 +916,13 @@ TEST(ranks_are_not_mixed_up)
 
 TEST(striped_data_is_found_again)
 {
-	struct store *store = must_open(three);
-	uint64_t nbytes = 1000003, both[2] = {nbytes, nbytes}, offsets[2];
+	uint64_t nbytes = 1000003, both[2] = {nbytes, nbytes};
 	uint8_t *wrote = malloc(nbytes), *read = malloc(nbytes);
 	struct store_entry entry = {
 		.name = "t", .dtype = NVS_U8, .numel = nbytes, .nbytes = nbytes, .written = true};
 	size_t n;
 
+	store = must_open(three);
 	assert_non_null(wrote);
 	assert_non_null(read);
 	fill(wrote, nbytes, 3);
@@ -968,12 +931,12 @@ TEST(striped_data_is_found_again)
 	entry.spare = offsets[1];
 	move(store, NVS_WRITE, wrote, nbytes, entry.offset);
 	assert_int_equal(store_commit(store, &entry, 1, NULL, &error), 0);
-	store_close(store);
+	shut(&store);
 	store = must_open(three);
 	assert_int_equal(store_entries(store, &n)[0].offset, entry.offset);
 	move(store, NVS_READ, read, nbytes, entry.offset);
 	assert_memory_equal(read, wrote, nbytes);
-	store_close(store);
+	shut(&store);
 	assert_int_equal(truncate(at("b/" DATA), (off_t)size_of(at("b/" DATA)) - 1), 0);
 	must_not_open(three, -EUCLEAN, "b/nvswap/rank0/data is truncated");
 	free(wrote);
@@ -984,13 +947,12 @@ TEST(striped_data_is_found_again)
 TEST(a_crash_while_a_store_is_made_allows_a_new_one)
 {
 	for (unsigned marked = 0; marked < 3; marked++) {
-		struct store *store = must_open(three);
-
+		store = must_open(three);
 		for (unsigned i = 0; i < 3 - marked; i++) {
 			store->members[i].label.kept = false;
 			assert_int_equal(member_write_label(&store->members[i], &error), 0);
 		}
-		store_close(store);
+		shut(&store);
 		store_close(must_open(
 			(struct how){.paths = {"a", "b", "c"}, .npaths = 3, .keep = marked % 2}));
 		for (int i = 0; i < 3; i++)

@@ -11,6 +11,8 @@
 #include "support/inject.h"
 #include "support/tests.h"
 
+ONE_STORE
+
 static const struct how kept = {.keep = true};
 
 static void make_directory(const char *name, mode_t mode)
@@ -94,9 +96,6 @@ TEST(another_users_store_is_refused_with_owner_and_remedy)
 	make_directory("nvswap", 0700);
 	assert_int_equal(chmod(root, 0777), 0);
 	assert_int_equal(seteuid(65534), 0);
-
-	struct store *store;
-
 	rc = try_open((struct how){.rank = 0}, &store);
 	assert_int_equal(seteuid(0), 0);
 	assert_int_equal(rc, -EMEDIUMTYPE);
@@ -144,27 +143,28 @@ TEST(fifos_and_sockets_are_refused_and_not_waited_for)
 
 /* ---- Files that disappear while the store is open ---- */
 
-static struct store *must_commit_one(struct how how, struct store_entry *entry)
+static struct store_entry entry;
+
+static void must_commit_one(struct how how)
 {
-	struct store *store = must_open(how);
 	const uint64_t nbytes[2] = {4096, 4096};
 	uint64_t offsets[2];
 
+	store = must_open(how);
 	assert_int_equal(store_reserve(store, nbytes, 2, offsets, &error), 0);
-	*entry = (struct store_entry){.name = "weight",
-				      .dtype = NVS_U8,
-				      .numel = 4096,
-				      .nbytes = 4096,
-				      .offset = offsets[0],
-				      .spare = offsets[1],
-				      .written = true};
-	assert_int_equal(store_commit(store, entry, 1, NULL, &error), 0);
-	return store;
+	entry = (struct store_entry){.name = "weight",
+				     .dtype = NVS_U8,
+				     .numel = 4096,
+				     .nbytes = 4096,
+				     .offset = offsets[0],
+				     .spare = offsets[1],
+				     .written = true};
+	assert_int_equal(store_commit(store, &entry, 1, NULL, &error), 0);
 }
 
-static void must_be_stale(struct store *store, const struct store_entry *entry, const char *said)
+static void must_be_stale(const char *said)
 {
-	assert_int_equal(store_commit(store, entry, 1, NULL, &error), -ESTALE);
+	assert_int_equal(store_commit(store, &entry, 1, NULL, &error), -ESTALE);
 	assert_int_equal(error.code, -ESTALE);
 	assert_non_null(strstr(error.text, said));
 }
@@ -179,19 +179,16 @@ TEST(a_commit_to_a_store_that_was_moved_is_stale_until_it_is_back)
 					    "a/nvswap/rank0/manifest.1"};
 
 	for (size_t i = 0; i < LENGTH(names); i++) {
-		struct store_entry entry;
-		struct store *store = must_commit_one((struct how){.paths = {"a"}, .keep = true},
-						      &entry);
-
+		must_commit_one((struct how){.paths = {"a"}, .keep = true});
 		assert_int_equal(rename(at("%s", names[i]), at("elsewhere")), 0);
 		/* A commit without changes detects it, too. */
-		must_be_stale(store, &entry, "was removed or moved");
+		must_be_stale("was removed or moved");
 		entry.written = false;
-		must_be_stale(store, &entry, "was removed or moved");
+		must_be_stale("was removed or moved");
 		assert_int_equal(rename(at("elsewhere"), at("%s", names[i])), 0);
 		assert_int_equal(store_commit(store, &entry, 1, NULL, &error), 0);
 		assert_int_equal(store->manifest.generation, 2);
-		store_close(store);
+		shut(&store);
 		remove_tree(at("a/nvswap"));
 	}
 }
@@ -219,23 +216,22 @@ TEST(a_commit_to_a_path_that_was_moved_is_stale_until_it_is_back)
 
 	for (size_t i = 0; i < 2 * LENGTH(stores); i++) {
 		const char *path = at("%s", stores[i / 2].path), *moved = at("moved");
-		struct store_entry entry;
-		struct store *store = must_commit_one(stores[i / 2].how, &entry);
 		char said[128];
 
+		must_commit_one(stores[i / 2].how);
 		snprintf(said, sizeof(said), "%s was removed or moved", path);
 		assert_int_equal(rename(path, moved), 0);
 		if (i % 2)
 			copy_tree(moved, path);
-		must_be_stale(store, &entry, said);
+		must_be_stale(said);
 		entry.written = false;
-		must_be_stale(store, &entry, said);
+		must_be_stale(said);
 		if (i % 2)
 			remove_tree(path);
 		assert_int_equal(rename(moved, path), 0);
 		assert_int_equal(store_commit(store, &entry, 1, NULL, &error), 0);
 		assert_int_equal(store->manifest.generation, 2);
-		store_close(store);
+		shut(&store);
 		remove_tree(at("a/nvswap"));
 		remove_tree(at("b/nvswap"));
 	}
@@ -244,52 +240,44 @@ TEST(a_commit_to_a_path_that_was_moved_is_stale_until_it_is_back)
 /* The path of the fixture is relative. */
 TEST(a_program_that_changes_its_working_directory_commits)
 {
-	struct store_entry entry;
-	struct store *store = must_commit_one(kept, &entry);
 	int back = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
+	must_commit_one(kept);
 	assert_true(back >= 0 && root[0] != '/');
 	assert_int_equal(chdir("/"), 0);
 	entry.written = false;
 	assert_int_equal(store_commit(store, &entry, 1, NULL, &error), 0);
-	store_close(store);
+	shut(&store);
 	assert_int_equal(fchdir(back), 0);
 	close(back);
 	store = must_open(kept);
 	assert_int_equal(store->manifest.generation, 2);
-	store_close(store);
 }
 
 /* A later run opens what the link names by then. */
 TEST(a_commit_to_a_link_that_names_another_directory_is_stale)
 {
-	struct store_entry entry;
-	struct store *store;
-
 	assert_int_equal(symlink("a", at("link")), 0);
-	store = must_commit_one((struct how){.paths = {"link"}, .keep = true}, &entry);
+	must_commit_one((struct how){.paths = {"link"}, .keep = true});
 	entry.written = false;
 	assert_int_equal(store_commit(store, &entry, 1, NULL, &error), 0);
 	assert_int_equal(unlink(at("link")), 0);
-	must_be_stale(store, &entry, "link was removed or moved");
+	must_be_stale("link was removed or moved");
 	assert_int_equal(symlink("b", at("link")), 0);
-	must_be_stale(store, &entry, "link was removed or moved");
-	store_close(store);
+	must_be_stale("link was removed or moved");
 }
 
 TEST(a_commit_to_a_store_that_was_removed_is_stale)
 {
-	struct store_entry entry;
-	struct store *store = must_commit_one(kept, &entry);
+	struct store *other;
 
+	must_commit_one(kept);
 	remove_tree(at("nvswap"));
-	must_be_stale(store, &entry, "rank0 was removed or moved");
-
+	must_be_stale("rank0 was removed or moved");
 	/* Another store in its place is neither written to nor removed. */
-	struct store *other = must_open(kept);
-
-	must_be_stale(store, &entry, "rank0 was removed or moved");
-	store_close(store);
+	other = must_open(kept);
+	must_be_stale("rank0 was removed or moved");
+	shut(&store);
 	store_close(other);
 	store_close(must_open(kept));
 }
@@ -304,30 +292,29 @@ TEST(a_store_whose_files_can_not_be_opened_is_described_or_refused)
 	uint64_t failed = 1, offset, nbytes = 4096;
 	unsigned described = 0;
 
-	struct store *made = must_open(kept);
-
-	assert_int_equal(store_reserve(made, &nbytes, 1, &offset, &error), 0);
-	assert_int_equal(store_commit(made, NULL, 0, NULL, &error), 0);
-	store_close(made);
+	store = must_open(kept);
+	assert_int_equal(store_reserve(store, &nbytes, 1, &offset, &error), 0);
+	assert_int_equal(store_commit(store, NULL, 0, NULL, &error), 0);
+	shut(&store);
 	for (uint64_t nth = 1; failed; nth++) {
 		struct nvs_store_copy copy = {.size = sizeof(copy)};
 		struct nvs_store_info info = {.size = sizeof(info)};
-		struct nvs_store *store;
+		struct nvs_store *looked;
 		int rc;
 
 		inject_fail(INJECT_OPEN, nth, 1, EIO);
-		rc = nvs_store_open(&place, NVS_STORE_LOCK, &store, &error);
+		rc = nvs_store_open(&place, NVS_STORE_LOCK, &looked, &error);
 		inject_stop(&failed);
 		if (rc) {
-			assert_true(failed && !store && error.text[0]);
+			assert_true(failed && !looked && error.text[0]);
 			continue;
 		}
-		assert_int_equal(nvs_store_get_info(store, &info), 0);
+		assert_int_equal(nvs_store_get_info(looked, &info), 0);
 		assert_int_equal(info.problem[0] == 0, info.state == NVS_STORE_KEPT);
 		for (unsigned i = 0; i < info.copies; i++)
-			assert_int_equal(nvs_store_get_copy(store, i, &copy), 0);
+			assert_int_equal(nvs_store_get_copy(looked, i, &copy), 0);
 		described += info.state == NVS_STORE_DAMAGED;
-		nvs_store_close(store);
+		nvs_store_close(looked);
 	}
 	assert_true(described);
 }

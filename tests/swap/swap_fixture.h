@@ -113,9 +113,16 @@ void tensor_flip(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t at
 
 #define OPEN(fixture, ...) fixture_open(fixture, &(const struct setup){__VA_ARGS__})
 #define INIT(fixture, ...) fixture_init(fixture, &(const struct setup){__VA_ARGS__})
+/* OPEN() with a tensor "t" of so many bytes, which it returns. */
+#define OPEN_ONE(fixture, nbytes, ...)                                                             \
+	(OPEN(fixture, __VA_ARGS__), tensor_add(fixture, "t", nbytes))
 
 /* The call must return `code`; its error must have the same code, and `words` in its text. */
 void expect_error(struct fixture *fixture, int rc, int code, const char *words);
+/* The same of a call FUNCTION(engine, ..., error). */
+#define FAILS(fixture, code, words, function, ...)                                                 \
+	expect_error(fixture, function((fixture)->engine, ##__VA_ARGS__, &(fixture)->error), code, \
+		     words)
 /* The call must return 0; otherwise prints the error, and ends a child process of the test. */
 #define OK(fixture, call) expect_ok(fixture, call, __FILE__, __LINE__)
 void expect_ok(struct fixture *fixture, int rc, const char *file, int line);

@@ -221,12 +221,11 @@ TEST(after_two_failed_writes_in_a_commit_both_values_stay_whole)
 		/* A sync of the data, two writes and two syncs of manifests, the write of a label;
 		 * its sync fails, and then the write that takes it back. */
 		inject_fail(INJECT_WRITE | INJECT_SYNC, 7, 2, EIO);
-		expect_error(f, nvs_engine_commit(f->engine, &f->error), -EIO,
-			     "could not be taken back either");
+		FAILS(f, -EIO, "could not be taken back either", nvs_engine_commit);
 		inject_stop(NULL);
 		tensor_write(f, t[A], 3);
 		OK(f, nvs_tensor_swap_out(f->engine, t, 1, &f->error));
-		expect_error(f, sole_wait(f->engine, t, 1, -1, &f->error), -EIO, "commit again");
+		FAILS(f, -EIO, "commit again", sole_wait, t, 1, -1);
 		tensor_compare(f, t[A], 3);
 		if (settles) {
 			OK(f, nvs_engine_commit(f->engine, &f->error));

@@ -21,6 +21,8 @@ ONE_ENGINE
 
 #define N 12
 
+static struct nvs_tensor *t[N];
+
 static const uint64_t lengths[N] = {5000, 70000, 0, 1, 4096, 65536, 300000, 511, 8192, 1, 9999, 77};
 
 static off_t file_bytes(const char *name)
@@ -32,42 +34,41 @@ static off_t file_bytes(const char *name)
 	return stat(path, &st) ? -1 : st.st_size;
 }
 
-static void write_all(struct nvs_tensor **t, uint64_t seed)
+static void write_all(uint64_t seed)
 {
 	for (uint64_t i = 0; i < N; i++)
 		tensor_write(f, t[i], seed + i);
 }
 
-static void check_all(struct nvs_tensor **t, uint64_t seed)
+static void check_all(uint64_t seed)
 {
 	for (uint64_t i = 0; i < N; i++)
 		tensor_compare(f, t[i], seed + i);
 }
 
-static void register_and_write(struct nvs_tensor **t, uint64_t seed)
+static void register_and_write(uint64_t seed)
 {
 	tensors_add(f, "t", lengths, N, t);
-	write_all(t, seed);
+	write_all(seed);
 }
 
 /* Opens the store again, as the next run does. */
-static void reopen(struct nvs_tensor **t)
+static void reopen(void)
 {
 	OK(f, fixture_reopen(f));
 	tensors_add(f, "t", lengths, N, t);
 }
 
-static void reopen_and_check(struct nvs_tensor **t, uint64_t seed)
+static void reopen_and_check(uint64_t seed)
 {
-	reopen(t);
-	check_all(t, seed);
+	reopen();
+	check_all(seed);
 }
 
 /* ---- Found again ---- */
 
 static void a_kept_store_is_found_again(const struct setup *setup)
 {
-	struct nvs_tensor *t[N];
 	off_t nbytes = 0;
 
 	fixture_init(f, setup);
@@ -78,10 +79,10 @@ static void a_kept_store_is_found_again(const struct setup *setup)
 		if (run) {
 			for (int i = 0; i < N; i++)
 				STATE(f, t[i], NVS_ON_DRIVE, false, 0);
-			check_all(t, run - 1);
+			check_all(run - 1);
 			assert_int_equal(file_bytes("data"), nbytes);
 		}
-		write_all(t, run);
+		write_all(run);
 		nbytes = file_bytes("data");
 		if (run % 2)
 			OK(f, nvs_tensor_swap_out(f->engine, t, N, &f->error));
@@ -94,16 +95,8 @@ static void a_kept_store_is_found_again(const struct setup *setup)
 TEST(is_found_again_with_its_data)
 {
 	a_kept_store_is_found_again(&(struct setup){.place = PLACE_DISK, .keep = true});
-}
-
-TEST(is_found_again_buffered_and_verified)
-{
 	a_kept_store_is_found_again(
 		&(struct setup){.place = PLACE_TMPFS, .keep = true, .verify = true});
-}
-
-TEST(is_found_again_over_stripes)
-{
 	a_kept_store_is_found_again(&(struct setup){.place = PLACE_EXT4,
 						    .keep = true,
 						    .npaths = 3,
@@ -113,10 +106,10 @@ TEST(is_found_again_over_stripes)
 
 TEST(tensors_are_found_in_any_order_of_registration)
 {
-	struct nvs_tensor *t[N], *again;
+	struct nvs_tensor *again;
 
 	OPEN(f, .place = PLACE_DISK, .keep = true);
-	register_and_write(t, 9);
+	register_and_write(9);
 	OK(f, nvs_tensor_forget(f->engine, &t[5], 1, &f->error));
 	fixture_shut(f);
 	OK(f, fixture_reopen(f));
@@ -134,26 +127,25 @@ TEST(tensors_are_found_in_any_order_of_registration)
 
 TEST(refuses_tensors_of_another_size_or_type)
 {
-	struct nvs_tensor *t[N], *tensor;
+	struct nvs_tensor *tensor;
 	struct nvs_tensor_spec spec = U8_TENSOR("t0", 5001);
 	const struct nvs_tensor_spec two[] = {U8_TENSOR("t1", lengths[1]), U8_TENSOR("t0", 1)};
 
 	OPEN(f, .place = PLACE_DISK, .keep = true);
-	register_and_write(t, 9);
+	register_and_write(9);
 	fixture_shut(f);
 	OK(f, fixture_reopen(f));
-	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error), -ESTALE,
-		     "t0 as U8 x 5000, not as U8 x 5001");
+	FAILS(f, -ESTALE, "t0 as U8 x 5000, not as U8 x 5001", nvs_tensor_register, &spec, 1,
+	      &tensor);
 	spec.numel = 5000;
 	spec.dtype = NVS_I8;
-	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error), -ESTALE,
-		     "I8 x 5000");
-	expect_error(f, nvs_tensor_register(f->engine, two, 2, t, &f->error), -ESTALE, "t0");
+	FAILS(f, -ESTALE, "I8 x 5000", nvs_tensor_register, &spec, 1, &tensor);
+	FAILS(f, -ESTALE, "t0", nvs_tensor_register, two, 2, t);
 	assert_null(nvs_tensor_find(f->engine, "t0"));
 	assert_null(nvs_tensor_find(f->engine, "t1"));
 	/* The refusals changed nothing. */
 	tensors_add(f, "t", lengths, N, t);
-	check_all(t, 9);
+	check_all(9);
 }
 
 static void expect_close_error(int code, const char *words)
@@ -166,10 +158,8 @@ static void expect_close_error(int code, const char *words)
 
 TEST(a_failed_close_leaves_the_last_commit)
 {
-	struct nvs_tensor *t[N];
-
 	OPEN(f, .place = PLACE_DISK, .keep = true, .simulated = true);
-	register_and_write(t, 1);
+	register_and_write(1);
 	OK(f, nvs_engine_commit(f->engine, &f->error));
 	tensor_write(f, t[6], 2);
 	tensor_write(f, t[1], 3);
@@ -178,68 +168,61 @@ TEST(a_failed_close_leaves_the_last_commit)
 	/* The write of t1, the first in the store, fails; neither is committed. */
 	sim_fail(f->sim, NVS_WRITE, 0, EIO, 1);
 	expect_close_error(-EIO, "t1: writing");
-	reopen_and_check(t, 1);
+	reopen_and_check(1);
 
 	/* A tensor that is pinned and dirty fails the commit, and nothing is committed. */
 	tensor_write(f, t[6], 2);
 	OK(f, sole_swap_in(f->engine, &t[4], 1, 0, &f->error));
 	tensors_pin(f, &t[4], 1);
 	OK(f, sole_release(f->engine, &t[4], 1, NVS_DIRTY, &f->error));
-	expect_error(f, nvs_engine_commit(f->engine, &f->error), -EBUSY, "t4 is pinned and dirty");
+	FAILS(f, -EBUSY, "t4 is pinned and dirty", nvs_engine_commit);
 	OK(f, sole_pin(f->engine, &t[3], 1, 0, &f->error));
-	expect_error(f, nvs_engine_commit(f->engine, &f->error), -EBUSY,
-		     "t3 is pinned for new contents");
+	FAILS(f, -EBUSY, "t3 is pinned for new contents", nvs_engine_commit);
 	OK(f, sole_release(f->engine, &t[3], 1, NVS_CLEAN, &f->error));
 	OK(f, nvs_engine_abandon(f->engine, &f->error));
 	f->engine = NULL;
-	reopen_and_check(t, 1);
+	reopen_and_check(1);
 }
 
 TEST(a_close_that_a_pin_refuses_closes_nothing)
 {
-	struct nvs_tensor *t[N];
-
 	OPEN(f, .place = PLACE_DISK, .keep = true);
-	register_and_write(t, 1);
+	register_and_write(1);
 	OK(f, nvs_engine_commit(f->engine, &f->error));
 	OK(f, sole_pin(f->engine, &t[3], 1, 0, &f->error));
-	expect_error(f, nvs_engine_close(f->engine, &f->error), -EBUSY,
-		     "t3 is pinned for new contents, which are not released yet");
+	FAILS(f, -EBUSY, "t3 is pinned for new contents, which are not released yet",
+	      nvs_engine_close);
 	OK(f, sole_release(f->engine, &t[3], 1, NVS_CLEAN, &f->error));
-	write_all(t, 2);
+	write_all(2);
 	tensors_pin(f, &t[4], 1);
-	expect_error(f, nvs_engine_close(f->engine, &f->error), -EBUSY, "or abandon it");
+	FAILS(f, -EBUSY, "or abandon it", nvs_engine_close);
 	OK(f, sole_release(f->engine, &t[4], 1, NVS_CLEAN, &f->error));
 	fixture_shut(f);
-	reopen_and_check(t, 2);
+	reopen_and_check(2);
 }
 
 TEST(a_run_without_keep_leaves_a_kept_store_alone)
 {
-	struct nvs_tensor *t[N];
-
 	OPEN(f, .place = PLACE_DISK, .keep = true);
-	register_and_write(t, 9);
+	register_and_write(9);
 	fixture_shut(f);
 	f->config.keep = false;
 	expect_error(f, fixture_reopen(f), -EEXIST, "keep");
 	f->config.keep = true;
-	reopen_and_check(t, 9);
+	reopen_and_check(9);
 }
 
 TEST(each_rank_has_its_own_store)
 {
-	struct nvs_tensor *t[N];
-
 	INIT(f, .place = PLACE_DISK, .keep = true);
 	for (f->config.rank = 0; f->config.rank < 3; f->config.rank++) {
-		reopen(t);
+		reopen();
 		STATE(f, t[0], NVS_EMPTY, false, 0);
-		write_all(t, f->config.rank);
+		write_all(f->config.rank);
 		fixture_shut(f);
 	}
 	f->config.rank = 1;
-	reopen_and_check(t, 1);
+	reopen_and_check(1);
 }
 
 /* ---- Crashes ---- */
@@ -262,8 +245,6 @@ static void crash_after(void (*what)(void))
 
 static void commit_then_overwrite_two(void)
 {
-	struct nvs_tensor *t[N];
-
 	tensors_add(f, "t", lengths, N, t);
 	for (uint64_t i = 0; i < N; i++)
 		tensor_store(f, t[i], i);
@@ -281,15 +262,14 @@ TEST(committed_data_survives_a_crash)
 					.npaths = 3,
 					.stripe_size = 3 * 4096,
 					.max_in_cpu = NONE_STAYS}};
-	struct nvs_tensor *t[N];
 
 	for (size_t i = 0; i < LENGTH(setups); i++) {
 		fixture_init(f, &setups[i]);
 		crash_after(commit_then_overwrite_two);
-		reopen_and_check(t, 0);
-		write_all(t, 5);
+		reopen_and_check(0);
+		write_all(5);
 		fixture_shut(f);
-		reopen_and_check(t, 5);
+		reopen_and_check(5);
 		fixture_close(f);
 	}
 }
@@ -309,14 +289,12 @@ static void rewrite_two_of_all(void)
 
 TEST(unregistered_tensors_stay_as_committed)
 {
-	struct nvs_tensor *t[N];
-
 	INIT(f, .place = PLACE_DISK, .keep = true);
 	OK(f, fixture_reopen(f));
-	register_and_write(t, 5);
+	register_and_write(5);
 	fixture_shut(f);
 	crash_after(rewrite_two_of_all);
-	reopen(t);
+	reopen();
 	for (uint64_t i = 0; i < N; i++)
 		tensor_compare(f, t[i], i == 1 || i == 6 ? 60 : 5 + i);
 }
@@ -350,8 +328,6 @@ TEST(an_open_store_has_durable_directory_entries)
 
 static void commit_and_rewrite_most(void)
 {
-	struct nvs_tensor *t[N];
-
 	tensors_add(f, "t", lengths, N, t);
 	for (uint64_t i = 0; i < N; i++)
 		tensor_store(f, t[i], 7 + i);
@@ -363,7 +339,6 @@ static void commit_and_rewrite_most(void)
 
 TEST(a_store_does_not_grow_from_crash_to_crash)
 {
-	struct nvs_tensor *t[N];
 	off_t nbytes = 0;
 
 	INIT(f, .place = PLACE_DISK, .keep = true);
@@ -373,13 +348,13 @@ TEST(a_store_does_not_grow_from_crash_to_crash)
 			nbytes = file_bytes("data");
 		assert_int_equal(file_bytes("data"), nbytes);
 	}
-	reopen_and_check(t, 7);
+	reopen_and_check(7);
 }
 
 /* Registers and writes a new tensor of the same name, and one that fits into the freed extent. */
 static void forget_and_register_again(void)
 {
-	struct nvs_tensor *t[N], *again, *more;
+	struct nvs_tensor *again, *more;
 
 	tensors_add(f, "t", lengths, N, t);
 	tensor_store(f, t[6], 100);
@@ -397,13 +372,12 @@ static void forget_and_register_again(void)
 
 TEST(a_forgotten_tensor_stays_until_a_commit)
 {
-	struct nvs_tensor *t[N];
 	off_t nbytes;
 
 	INIT(f, .place = PLACE_DISK, .keep = true);
 	crash_after(commit_then_overwrite_two);
 	crash_after(forget_and_register_again);
-	reopen_and_check(t, 0);
+	reopen_and_check(0);
 	/* A commit removes it and frees its extent. */
 	nbytes = file_bytes("data");
 	for (int turn = 0; turn < 10; turn++) {
@@ -415,7 +389,7 @@ TEST(a_forgotten_tensor_stays_until_a_commit)
 		OK(f, nvs_engine_commit(f->engine, &f->error));
 	}
 	assert_int_equal(file_bytes("data"), nbytes);
-	check_all(t, 0);
+	check_all(0);
 }
 
 /* ---- Writes that fail ---- */
@@ -428,17 +402,15 @@ static void write_from(struct nvs_tensor *tensor, uint64_t seed, int code)
 	fill(memory, info_of(f, tensor).nbytes, seed);
 	OK(f, nvs_tensor_swap_out_from(f->engine, &tensor, &data, 1, &f->error));
 	if (code)
-		expect_error(f, sole_wait(f->engine, &tensor, 1, -1, &f->error), code, "writing");
+		FAILS(f, code, "writing", sole_wait, &tensor, 1, -1);
 	else
 		OK(f, sole_wait(f->engine, &tensor, 1, -1, &f->error));
 }
 
 static void writes_fail_after_a_commit(bool verify)
 {
-	struct nvs_tensor *t[N];
-
 	OPEN(f, .place = PLACE_DISK, .keep = true, .verify = verify, .simulated = true);
-	register_and_write(t, 1);
+	register_and_write(1);
 	OK(f, nvs_engine_commit(f->engine, &f->error));
 
 	/* From external memory: the tensor keeps its committed contents until a write succeeds. */
@@ -458,7 +430,7 @@ static void writes_fail_after_a_commit(bool verify)
 	tensor_write(f, t[1], 60);
 	sim_fail(f->sim, NVS_WRITE, 0, EIO, 1);
 	OK(f, nvs_tensor_swap_out(f->engine, &t[1], 1, &f->error));
-	expect_error(f, sole_wait(f->engine, &t[1], 1, -1, &f->error), -EIO, "t1: writing");
+	FAILS(f, -EIO, "t1: writing", sole_wait, &t[1], 1, -1);
 	STATE(f, t[1], NVS_RESIDENT, true, 0);
 	tensor_compare(f, t[1], 60);
 	OK(f, sole_pin(f->engine, &t[1], 1, -1, &f->error));
@@ -481,33 +453,30 @@ TEST(a_failed_write_leaves_committed_data)
 /* A kept store has checksums without `verify`, too. */
 TEST(damage_on_the_drive_is_detected_when_read)
 {
-	struct nvs_tensor *t[N];
 	uint64_t offset;
 
 	OPEN(f, .place = PLACE_DISK, .keep = true);
-	register_and_write(t, 1);
+	register_and_write(1);
 	OK(f, nvs_engine_commit(f->engine, &f->error));
 	offset = info_of(f, t[1]).store_offset;
 	fixture_shut(f);
 	store_flip(f, offset + 50000);
 	/* A run that does not read the tensor keeps its checksum. */
-	reopen(t);
+	reopen();
 	tensor_write(f, t[0], 1);
 	fixture_shut(f);
-	reopen(t);
+	reopen();
 	for (uint64_t i = 0; i < N; i++)
 		if (i != 1)
 			tensor_compare(f, t[i], 1 + i);
 	OK(f, sole_swap_in(f->engine, &t[1], 1, 0, &f->error));
-	expect_error(f, sole_wait(f->engine, &t[1], 1, -1, &f->error), -EBADMSG, "t1");
+	FAILS(f, -EBADMSG, "t1", sole_wait, &t[1], 1, -1);
 }
 
 /* ---- Crashes on every write path ---- */
 
 static void commit_only(void)
 {
-	struct nvs_tensor *t[N];
-
 	tensors_add(f, "t", lengths, N, t);
 	for (uint64_t i = 0; i < N; i++)
 		tensor_write(f, t[i], 30 + i);
@@ -518,15 +487,12 @@ static void commit_only(void)
 
 static void write_by_swapping_out(void)
 {
-	struct nvs_tensor *t[N];
-
 	tensors_add(f, "t", lengths, N, t);
 	tensor_store(f, t[1], 100);
 }
 
 static void write_from_external_memory(void)
 {
-	struct nvs_tensor *t[N];
 	static char memory[70000];
 	const void *data = memory;
 
@@ -538,8 +504,6 @@ static void write_from_external_memory(void)
 
 static void write_to_make_room(void)
 {
-	struct nvs_tensor *t[N];
-
 	tensors_add(f, "t", lengths, N, t);
 	tensor_write(f, t[1], 100);
 	MUST(!sole_swap_in(f->engine, &t[5], 2, -1, NULL));
@@ -548,8 +512,6 @@ static void write_to_make_room(void)
 
 static void write_by_a_commit_that_fails(void)
 {
-	struct nvs_tensor *t[N];
-
 	tensors_add(f, "t", lengths, N, t);
 	tensor_write(f, t[1], 100);
 	tensor_write(f, t[6], 100);
@@ -563,22 +525,19 @@ TEST(no_write_path_touches_committed_data)
 {
 	void (*const ways[])(void) = {write_by_swapping_out, write_from_external_memory,
 				      write_to_make_room, write_by_a_commit_that_fails};
-	struct nvs_tensor *t[N];
 
 	for (size_t i = 0; i < LENGTH(ways); i++) {
 		INIT(f, .place = PLACE_DISK, .keep = true, .verify = true, .pool_bytes = 400 * KIB,
 		     .simulated = true);
 		crash_after(commit_only);
 		crash_after(ways[i]);
-		reopen_and_check(t, 30);
+		reopen_and_check(30);
 		fixture_close(f);
 	}
 }
 
 static void read_all(void)
 {
-	struct nvs_tensor *t[N];
-
 	tensors_add(f, "t", lengths, N, t);
 	for (int i = 0; i < N; i++) {
 		MUST(!sole_swap_in(f->engine, &t[i], 1, -1, NULL));
@@ -590,22 +549,11 @@ static void read_all(void)
 
 TEST(a_crash_while_reading_loses_nothing)
 {
-	struct nvs_tensor *t[N];
-
 	OPEN(f, .place = PLACE_DISK, .keep = true);
-	register_and_write(t, 9);
+	register_and_write(9);
 	fixture_shut(f);
 	crash_after(read_all);
-	reopen_and_check(t, 9);
-}
-
-TEST(a_commit_survives_a_crash)
-{
-	struct nvs_tensor *t[N];
-
-	INIT(f, .place = PLACE_DISK, .keep = true);
-	crash_after(commit_only);
-	reopen_and_check(t, 30);
+	reopen_and_check(9);
 }
 
 /* Holds a store until the parent closes the pipe. */
@@ -660,11 +608,9 @@ TEST(a_store_locked_by_this_process_is_refused)
 
 TEST(a_temporary_store_leaves_nothing_behind)
 {
-	struct nvs_tensor *t[N];
-
 	for (unsigned npaths = 1; npaths <= 3; npaths++) {
 		OPEN(f, .place = PLACE_DISK, .npaths = npaths);
-		register_and_write(t, 1);
+		register_and_write(1);
 		OK(f, nvs_tensor_swap_out(f->engine, t, N, &f->error));
 		/* Without keep a commit only writes back. */
 		OK(f, nvs_engine_commit(f->engine, &f->error));
@@ -678,16 +624,14 @@ TEST(a_temporary_store_leaves_nothing_behind)
 
 TEST(device_cpu_leaves_no_file)
 {
-	struct nvs_tensor *t[N];
-
 	OPEN(f, .place = PLACE_DISK, .device = NVS_DEVICE_CPU, .keep = true, .verify = true,
 	     .pool_bytes = MIB);
 	assert_int_equal(f->config.offload[NVS_OFFLOAD_PARAM].npaths, 0);
 	tensors_add(f, "t", lengths, N, t);
 	for (uint64_t turn = 0; turn < 3; turn++) {
-		write_all(t, turn);
+		write_all(turn);
 		OK(f, nvs_tensor_swap_out(f->engine, t, N, &f->error));
-		check_all(t, turn);
+		check_all(turn);
 	}
 	OK(f, nvs_engine_commit(f->engine, &f->error));
 	fixture_shut(f);
@@ -764,7 +708,7 @@ TEST(refuses_a_pool_beyond_the_memlock_limit)
 TEST(the_optimizer_has_its_own_pool)
 {
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
-	struct nvs_tensor *t;
+	struct nvs_tensor *tensor;
 	const char *path;
 
 	INIT(f, .place = PLACE_DISK);
@@ -776,32 +720,32 @@ TEST(the_optimizer_has_its_own_pool)
 	OK(f, nvs_engine_open(&f->engine, &f->config, NVS_OFFLOAD_OPTIMIZER, &f->error));
 	nvs_engine_get_stats(f->engine, &stats);
 	assert_true(stats.pool.bytes >= nvs_config_pool_bytes(&f->config, NVS_OFFLOAD_OPTIMIZER));
-	t = tensor_add(f, "exp_avg", 300000);
-	tensor_store(f, t, 1);
-	tensor_compare(f, t, 1);
-	t = tensor_add(f, "big", 16 * MIB);
-	expect_error(f, sole_pin(f->engine, &t, 1, 0, &f->error), -E2BIG,
-		     "offload_optimizer: buffer_count 3 x sub_group_size 100000 elements");
+	tensor = tensor_add(f, "exp_avg", 300000);
+	tensor_store(f, tensor, 1);
+	tensor_compare(f, tensor, 1);
+	tensor = tensor_add(f, "big", 16 * MIB);
+	FAILS(f, -E2BIG, "offload_optimizer: buffer_count 3 x sub_group_size 100000 elements",
+	      sole_pin, &tensor, 1, 0);
 }
 
 /* Changes the tensor's first byte on the drive and tells whether reading it finds that. */
 static bool a_flip_within_the_run_is_found(enum verify verify, bool keep)
 {
-	struct nvs_tensor *t;
+	struct nvs_tensor *tensor;
 	int rc;
 
 	INIT(f, .place = PLACE_TMPFS, .keep = keep);
 	f->config.verify = verify;
 	OK(f, fixture_reopen(f));
-	t = tensor_add(f, "t", 70000);
-	tensor_store(f, t, 1);
+	tensor = tensor_add(f, "t", 70000);
+	tensor_store(f, tensor, 1);
 	OK(f, nvs_engine_commit(f->engine, &f->error));
-	tensor_flip(f, t, 0);
-	OK(f, sole_swap_in(f->engine, &t, 1, -1, &f->error));
-	rc = sole_wait(f->engine, &t, 1, -1, &f->error);
+	tensor_flip(f, tensor, 0);
+	OK(f, sole_swap_in(f->engine, &tensor, 1, -1, &f->error));
+	rc = sole_wait(f->engine, &tensor, 1, -1, &f->error);
 	assert_true(!rc || rc == -EBADMSG);
 	if (!rc)
-		OK(f, sole_release(f->engine, &t, 1, NVS_CLEAN, &f->error));
+		OK(f, sole_release(f->engine, &tensor, 1, NVS_CLEAN, &f->error));
 	fixture_close(f);
 	return rc;
 }

@@ -12,12 +12,19 @@
 
 ONE_ENGINE
 
+static struct nvs_tensor *t, *two[2];
+
+/* An engine with two tensors of 5000 bytes. */
+static void open_two(bool simulated)
+{
+	OPEN(f, .place = PLACE_DISK, .simulated = simulated);
+	tensors_add(f, "t", (uint64_t[]){5000, 5000}, 2, two);
+}
+
 /* ---- Registering ---- */
 
 TEST(registers_every_element_type)
 {
-	struct nvs_tensor *tensor;
-
 	OPEN(f, .place = PLACE_DISK);
 	for (int dtype = 0; dtype < NVS_DTYPE_COUNT; dtype++) {
 		struct nvs_tensor_spec spec = {.size = sizeof(spec),
@@ -27,55 +34,43 @@ TEST(registers_every_element_type)
 		struct nvs_tensor_info info = {.size = sizeof(info)};
 
 		if (!nvs_dtype_size(spec.dtype)) {
-			expect_error(f,
-				     nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error),
-				     -EINVAL, "register the tensor's bytes as U8");
+			FAILS(f, -EINVAL, "register the t's bytes as U8", nvs_tensor_register,
+			      &spec, 1, &t);
 			continue;
 		}
-		OK(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error));
-		info = info_of(f, tensor);
+		OK(f, nvs_tensor_register(f->engine, &spec, 1, &t, &f->error));
+		info = info_of(f, t);
 		assert_string_equal(info.name, spec.name);
 		assert_int_equal(info.dtype, dtype);
 		assert_int_equal(info.numel, 1001);
 		assert_int_equal(info.nbytes, 1001 * nvs_dtype_size(spec.dtype));
 		assert_int_equal(info.status, 0);
-		STATE(f, tensor, NVS_EMPTY, false, 0);
-		tensor_store(f, tensor, (uint64_t)dtype);
-		tensor_compare(f, tensor, (uint64_t)dtype);
+		STATE(f, t, NVS_EMPTY, false, 0);
+		tensor_store(f, t, (uint64_t)dtype);
+		tensor_compare(f, t, (uint64_t)dtype);
 	}
 }
 
-TEST(refuses_a_name_of_no_or_too_many_bytes)
+TEST(copies_a_name_and_refuses_one_of_no_or_too_many_bytes)
 {
 	char name[NVS_NAME_MAX + 2];
 	struct nvs_tensor_spec spec = U8_TENSOR(name, 1);
-	struct nvs_tensor *tensor;
 
 	OPEN(f, .place = PLACE_DISK);
 	memset(name, 'x', sizeof(name));
 	name[NVS_NAME_MAX + 1] = 0;
-	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error), -EINVAL,
-		     "512");
+	FAILS(f, -EINVAL, "512", nvs_tensor_register, &spec, 1, &t);
 	name[NVS_NAME_MAX] = 0;
-	OK(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error));
-	assert_ptr_equal(nvs_tensor_find(f->engine, name), tensor);
+	OK(f, nvs_tensor_register(f->engine, &spec, 1, &t, &f->error));
+	assert_ptr_equal(nvs_tensor_find(f->engine, name), t);
 	name[0] = 0;
-	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error), -EINVAL,
-		     "1 to 511");
+	FAILS(f, -EINVAL, "1 to 511", nvs_tensor_register, &spec, 1, &t);
 	spec.name = NULL;
-	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error), -EINVAL,
-		     "1 to 511");
-}
-
-TEST(copies_the_name)
-{
-	char name[] = "a.b.weight";
-	struct nvs_tensor *tensor;
-
-	OPEN(f, .place = PLACE_DISK);
-	tensor = tensor_add(f, name, 10);
-	memset(name, 'z', sizeof(name) - 1);
-	assert_ptr_equal(nvs_tensor_find(f->engine, "a.b.weight"), tensor);
+	FAILS(f, -EINVAL, "1 to 511", nvs_tensor_register, &spec, 1, &t);
+	strcpy(name, "a.b.weight");
+	t = tensor_add(f, name, 10);
+	memset(name, 'z', 10);
+	assert_ptr_equal(nvs_tensor_find(f->engine, "a.b.weight"), t);
 	assert_null(nvs_tensor_find(f->engine, name));
 }
 
@@ -83,58 +78,48 @@ TEST(refuses_an_unknown_type_and_too_many_elements)
 {
 	struct nvs_tensor_spec spec = {
 		.size = sizeof(spec), .name = "t", .dtype = NVS_DTYPE_COUNT, .numel = 1};
-	struct nvs_tensor *tensor;
 
 	OPEN(f, .place = PLACE_DISK);
-	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error), -EINVAL,
-		     "dtype 22");
+	FAILS(f, -EINVAL, "dtype 22", nvs_tensor_register, &spec, 1, &t);
 	spec.dtype = (enum nvs_dtype) - 1;
-	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error), -EINVAL,
-		     "dtype -1");
-	spec = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
-					.name = "t",
-					.dtype = NVS_F64,
-					.numel = UINT64_MAX / 8 + 2};
-	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, &tensor, &f->error), -EINVAL,
-		     "elements");
+	FAILS(f, -EINVAL, "dtype -1", nvs_tensor_register, &spec, 1, &t);
+	spec.dtype = NVS_F64;
+	spec.numel = UINT64_MAX / 8 + 2;
+	FAILS(f, -EINVAL, "elements", nvs_tensor_register, &spec, 1, &t);
 }
 
 TEST(a_tensor_too_large_for_the_pool_is_not_pinned_and_the_error_has_the_remedy)
 {
-	struct nvs_tensor *tensor, *fits;
-
 	OPEN(f, .place = PLACE_DISK, .pool_bytes = 4 * MIB);
-	tensor = tensor_add(f, "big", 4 * MIB + 1);
-	expect_error(f, sole_pin(f->engine, &tensor, 1, 0, &f->error), -E2BIG, "4194305");
-	expect_error(f, sole_pin(f->engine, &tensor, 1, 0, &f->error), -E2BIG,
-		     "offload_param: buffer_count 1 x buffer_size 1048576 elements x 4 bytes");
+	t = tensor_add(f, "big", 4 * MIB + 1);
+	FAILS(f, -E2BIG, "4194305", sole_pin, &t, 1, 0);
+	FAILS(f, -E2BIG, "offload_param: buffer_count 1 x buffer_size 1048576 elements x 4 bytes",
+	      sole_pin, &t, 1, 0);
 	/* The extent is rounded up to the unit of the store, of 4096 bytes at most. */
-	expect_error(f, sole_pin(f->engine, &tensor, 1, 0, &f->error), -E2BIG,
-		     "set buffer_size to 104");
-	fits = tensor_add(f, "fits", 4 * MIB);
-	tensor_store(f, fits, 5);
-	tensor_compare(f, fits, 5);
+	FAILS(f, -E2BIG, "set buffer_size to 104", sole_pin, &t, 1, 0);
+	t = tensor_add(f, "fits", 4 * MIB);
+	tensor_store(f, t, 5);
+	tensor_compare(f, t, 5);
 }
 
 TEST(a_tensor_larger_than_the_pool_moves_to_and_from_external_memory)
 {
 	const uint64_t nbytes = 6 * MIB + 5;
-	struct nvs_tensor *tensor;
 	char *memory = malloc(nbytes);
 	const void *from = memory;
 	void *to = memory;
 
 	assert_non_null(memory);
 	OPEN(f, .place = PLACE_DISK, .pool_bytes = 4 * MIB, .verify = true);
-	tensor = tensor_add(f, "big", nbytes);
+	t = tensor_add(f, "big", nbytes);
 	fill(memory, nbytes, 3);
-	OK(f, nvs_tensor_swap_out_from(f->engine, &tensor, &from, 1, &f->error));
-	OK(f, nvs_tensor_wait(f->engine, &tensor, 1, 0, -1, &f->error));
+	OK(f, nvs_tensor_swap_out_from(f->engine, &t, &from, 1, &f->error));
+	OK(f, nvs_tensor_wait(f->engine, &t, 1, 0, -1, &f->error));
 	memset(memory, 0, nbytes);
-	assert_int_equal(nvs_tensor_prefetch(f->engine, &tensor, 1, &f->error), 0);
-	expect_error(f, sole_swap_in(f->engine, &tensor, 1, 0, &f->error), -E2BIG, "big");
-	OK(f, nvs_tensor_swap_in_to(f->engine, &tensor, &to, 1, &f->error));
-	OK(f, nvs_tensor_wait(f->engine, &tensor, 1, 0, -1, &f->error));
+	assert_int_equal(nvs_tensor_prefetch(f->engine, &t, 1, &f->error), 0);
+	FAILS(f, -E2BIG, "big", sole_swap_in, &t, 1, 0);
+	OK(f, nvs_tensor_swap_in_to(f->engine, &t, &to, 1, &f->error));
+	OK(f, nvs_tensor_wait(f->engine, &t, 1, 0, -1, &f->error));
 	assert_true(filled(memory, nbytes, 3));
 	fixture_close(f);
 	free(memory);
@@ -150,18 +135,14 @@ TEST(registers_all_of_a_batch_or_none)
 	OPEN(f, .place = PLACE_DISK);
 	known = tensor_add(f, "known", 100);
 	before = stats_of(f);
-	expect_error(f, nvs_tensor_register(f->engine, specs, 3, tensors, &f->error), -EINVAL,
-		     "name");
+	FAILS(f, -EINVAL, "name", nvs_tensor_register, specs, 3, tensors);
 	specs[2].name = "known";
-	expect_error(f, nvs_tensor_register(f->engine, specs, 3, tensors, &f->error), -EEXIST,
-		     "known");
+	FAILS(f, -EEXIST, "known", nvs_tensor_register, specs, 3, tensors);
 	specs[2].name = "a";
-	expect_error(f, nvs_tensor_register(f->engine, specs, 3, tensors, &f->error), -EEXIST,
-		     "a is");
+	FAILS(f, -EEXIST, "a is", nvs_tensor_register, specs, 3, tensors);
 	specs[2].name = "c";
 	specs[2].numel = UINT64_MAX;
-	expect_error(f, nvs_tensor_register(f->engine, specs, 3, tensors, &f->error), -EINVAL,
-		     "c: ");
+	FAILS(f, -EINVAL, "c: ", nvs_tensor_register, specs, 3, tensors);
 	after = stats_of(f);
 	assert_int_equal(after.tensors, before.tensors);
 	assert_int_equal(after.tensor_bytes, before.tensor_bytes);
@@ -200,8 +181,7 @@ TEST(a_full_drive_is_detected_when_registering)
 		snprintf(names[i], sizeof(names[i]), "t%d", i);
 		specs[i] = (struct nvs_tensor_spec)U8_TENSOR(names[i], nbytes[i]);
 	}
-	expect_error(f, nvs_tensor_register(f->engine, specs, 100, tensors, &f->error), -ENOSPC,
-		     "300 MiB");
+	FAILS(f, -ENOSPC, "300 MiB", nvs_tensor_register, specs, 100, tensors);
 	after = stats_of(f);
 	assert_int_equal(after.store_bytes, before.store_bytes);
 	assert_int_equal(after.tensors, 1);
@@ -269,42 +249,40 @@ TEST(reuses_the_space_of_forgotten_tensors)
 
 TEST(forgets_nothing_pinned_or_in_flight)
 {
-	struct nvs_tensor *tensors[2];
 	static char memory[5000];
 	void *data = memory;
 
-	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	tensors_add(f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
-	tensor_store(f, tensors[0], 1);
-	tensor_store(f, tensors[1], 2);
+	open_two(true);
+	tensor_store(f, two[0], 1);
+	tensor_store(f, two[1], 2);
 
-	OK(f, sole_swap_in(f->engine, &tensors[1], 1, -1, &f->error));
-	OK(f, sole_wait(f->engine, &tensors[1], 1, -1, &f->error));
-	expect_error(f, nvs_tensor_forget(f->engine, tensors, 2, &f->error), -EBUSY, "t1");
-	OK(f, sole_release(f->engine, &tensors[1], 1, NVS_DIRTY, &f->error));
+	OK(f, sole_swap_in(f->engine, &two[1], 1, -1, &f->error));
+	OK(f, sole_wait(f->engine, &two[1], 1, -1, &f->error));
+	FAILS(f, -EBUSY, "t1", nvs_tensor_forget, two, 2);
+	OK(f, sole_release(f->engine, &two[1], 1, NVS_DIRTY, &f->error));
 
 	sim_hold(f->sim, SIM_WRITES);
-	OK(f, nvs_tensor_swap_out(f->engine, &tensors[1], 1, &f->error));
-	expect_error(f, nvs_tensor_forget(f->engine, tensors, 2, &f->error), -EBUSY, "t1");
+	OK(f, nvs_tensor_swap_out(f->engine, &two[1], 1, &f->error));
+	FAILS(f, -EBUSY, "t1", nvs_tensor_forget, two, 2);
 	sim_go(f->sim, SIM_WRITES);
-	OK(f, sole_wait(f->engine, tensors, 2, -1, &f->error));
+	OK(f, sole_wait(f->engine, two, 2, -1, &f->error));
 
 	sim_hold(f->sim, SIM_READS);
-	assert_int_equal(nvs_tensor_prefetch(f->engine, &tensors[1], 1, &f->error), 1);
-	expect_error(f, nvs_tensor_forget(f->engine, tensors, 2, &f->error), -EBUSY, "t1");
+	assert_int_equal(nvs_tensor_prefetch(f->engine, &two[1], 1, &f->error), 1);
+	FAILS(f, -EBUSY, "t1", nvs_tensor_forget, two, 2);
 	sim_go(f->sim, SIM_READS);
-	OK(f, sole_wait(f->engine, tensors, 2, -1, &f->error));
-	OK(f, nvs_tensor_swap_out(f->engine, tensors, 2, &f->error));
+	OK(f, sole_wait(f->engine, two, 2, -1, &f->error));
+	OK(f, nvs_tensor_swap_out(f->engine, two, 2, &f->error));
 
 	sim_hold(f->sim, SIM_READS);
-	OK(f, nvs_tensor_swap_in_to(f->engine, &tensors[1], &data, 1, &f->error));
-	expect_error(f, nvs_tensor_forget(f->engine, tensors, 2, &f->error), -EBUSY, "t1");
+	OK(f, nvs_tensor_swap_in_to(f->engine, &two[1], &data, 1, &f->error));
+	FAILS(f, -EBUSY, "t1", nvs_tensor_forget, two, 2);
 	sim_go(f->sim, SIM_READS);
-	OK(f, sole_wait(f->engine, tensors, 2, -1, &f->error));
+	OK(f, sole_wait(f->engine, two, 2, -1, &f->error));
 
 	assert_non_null(nvs_tensor_find(f->engine, "t0"));
-	tensor_compare(f, tensors[0], 1);
-	OK(f, nvs_tensor_forget(f->engine, tensors, 2, &f->error));
+	tensor_compare(f, two[0], 1);
+	OK(f, nvs_tensor_forget(f->engine, two, 2, &f->error));
 	assert_null(nvs_tensor_find(f->engine, "t0"));
 }
 
@@ -391,10 +369,7 @@ TEST(gives_aligned_memory_that_does_not_overlap)
 
 TEST(reports_the_state_at_every_stage)
 {
-	struct nvs_tensor *t;
-
-	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	t = tensor_add(f, "t", 100000);
+	t = OPEN_ONE(f, 100000, .place = PLACE_DISK, .simulated = true);
 	STATE(f, t, NVS_EMPTY, false, 0);
 	OK(f, sole_pin(f->engine, &t, 1, 0, &f->error));
 	STATE(f, t, NVS_RESIDENT, false, 1);
@@ -425,32 +400,16 @@ TEST(reports_the_state_at_every_stage)
 	assert_string_equal(nvs_tensor_state_name((enum nvs_tensor_state)99), "unknown");
 }
 
-TEST(a_clean_tensor_is_evicted_without_a_write)
-{
-	struct nvs_tensor *t;
-
-	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	t = tensor_add(f, "t", 10000);
-	tensor_store(f, t, 1);
-	tensor_compare(f, t, 1);
-	OK(f, nvs_tensor_swap_out(f->engine, &t, 1, &f->error));
-	STATE(f, t, NVS_ON_DRIVE, false, 0);
-	assert_int_equal(sim_ios(f->sim, NVS_WRITE), 1);
-	assert_int_equal(sim_ios(f->sim, NVS_READ), 1);
-}
-
 TEST(contents_that_a_caller_has_pinned_are_not_overwritten)
 {
-	struct nvs_tensor *t;
 	uint64_t reads, writes;
 
-	OPEN(f, .place = PLACE_DISK, .max_in_cpu = NONE_STAYS);
-	t = tensor_add(f, "t", 10000);
+	t = OPEN_ONE(f, 10000, .place = PLACE_DISK, .max_in_cpu = NONE_STAYS);
 	tensor_store(f, t, 1);
 	OK(f, nvs_tensor_swap_in(f->engine, &t, 1, 0, &reads, &f->error));
 	/* Also while the contents are on their way. */
-	expect_error(f, nvs_tensor_pin(f->engine, &t, 1, -1, &writes, &f->error), -EBUSY,
-		     "t is pinned with its contents by another call");
+	FAILS(f, -EBUSY, "t is pinned with its contents by another call", nvs_tensor_pin, &t, 1, -1,
+	      &writes);
 	STATE(f, t, NVS_RESIDENT, false, 1);
 	assert_true(filled(nvs_tensor_data(t), 10000, 1));
 	OK(f, nvs_tensor_release(f->engine, &t, 1, reads, NVS_CLEAN, &f->error));
@@ -462,49 +421,37 @@ TEST(contents_that_a_caller_has_pinned_are_not_overwritten)
 
 /* ---- Leases released clean ---- */
 
-TEST(a_lease_released_clean_leaves_an_empty_tensor_empty)
+TEST(a_lease_released_clean_leaves_no_contents_or_those_on_the_drive)
 {
-	struct nvs_tensor *t;
-
-	OPEN(f, .place = PLACE_DISK);
-	t = tensor_add(f, "t", 10000);
-	OK(f, sole_pin(f->engine, &t, 1, 0, &f->error));
-	fill(nvs_tensor_data(t), 10000, 1);
-	OK(f, sole_release(f->engine, &t, 1, NVS_CLEAN, &f->error));
-	STATE(f, t, NVS_EMPTY, false, 0);
-	expect_error(f, sole_swap_in(f->engine, &t, 1, 0, &f->error), -ENODATA,
-		     "t has no contents");
-}
-
-TEST(a_lease_released_clean_keeps_the_contents_on_the_drive)
-{
-	struct nvs_tensor *t;
-
-	OPEN(f, .place = PLACE_DISK);
-	t = tensor_add(f, "t", 10000);
-	tensor_store(f, t, 1);
-	for (int resident = 0; resident < 2; resident++) {
-		if (resident)
+	t = OPEN_ONE(f, 10000, .place = PLACE_DISK);
+	for (int stored = 0; stored < 3; stored++) {
+		if (stored == 1)
+			tensor_store(f, t, 1);
+		if (stored == 2)
 			tensor_compare(f, t, 1);
-		STATE(f, t, resident ? NVS_RESIDENT : NVS_ON_DRIVE, false, 0);
+		STATE(f, t,
+		      stored == 2 ? NVS_RESIDENT
+		      : stored	  ? NVS_ON_DRIVE
+				  : NVS_EMPTY,
+		      false, 0);
 		OK(f, sole_pin(f->engine, &t, 1, 0, &f->error));
 		fill(nvs_tensor_data(t), 10000, 2);
 		OK(f, sole_release(f->engine, &t, 1, NVS_CLEAN, &f->error));
-		STATE(f, t, NVS_ON_DRIVE, false, 0);
-		tensor_compare(f, t, 1);
+		STATE(f, t, stored ? NVS_ON_DRIVE : NVS_EMPTY, false, 0);
+		if (stored)
+			tensor_compare(f, t, 1);
+		else
+			FAILS(f, -ENODATA, "t has no contents", sole_swap_in, &t, 1, 0);
 	}
 }
 
 TEST(a_lease_waits_for_ios_of_the_tensor)
 {
-	struct nvs_tensor *t;
-
-	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	t = tensor_add(f, "t", 10000);
+	t = OPEN_ONE(f, 10000, .place = PLACE_DISK, .simulated = true);
 	tensor_write(f, t, 1);
 	sim_hold(f->sim, SIM_WRITES);
 	OK(f, nvs_tensor_swap_out(f->engine, &t, 1, &f->error));
-	expect_error(f, sole_pin(f->engine, &t, 1, 0, &f->error), -EAGAIN, "in flight");
+	FAILS(f, -EAGAIN, "in flight", sole_pin, &t, 1, 0);
 	sim_go(f->sim, SIM_WRITES);
 	OK(f, sole_pin(f->engine, &t, 1, -1, &f->error));
 	OK(f, sole_release(f->engine, &t, 1, NVS_CLEAN, &f->error));
@@ -512,7 +459,7 @@ TEST(a_lease_waits_for_ios_of_the_tensor)
 
 	sim_hold(f->sim, SIM_READS);
 	assert_int_equal(nvs_tensor_prefetch(f->engine, &t, 1, &f->error), 1);
-	expect_error(f, sole_pin(f->engine, &t, 1, 1, &f->error), -ETIMEDOUT, "in flight");
+	FAILS(f, -ETIMEDOUT, "in flight", sole_pin, &t, 1, 1);
 	sim_go(f->sim, SIM_READS);
 	OK(f, sole_pin(f->engine, &t, 1, -1, &f->error));
 	STATE(f, t, NVS_RESIDENT, false, 1);
@@ -525,29 +472,20 @@ TEST(a_lease_waits_for_ios_of_the_tensor)
 
 TEST(refuses_to_read_a_tensor_never_written)
 {
-	struct nvs_tensor *tensors[2];
 	static char memory[10000];
 	void *data[2] = {memory, memory + 5000};
 
-	OPEN(f, .place = PLACE_DISK);
-	tensors_add(f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
-	tensor_store(f, tensors[0], 1);
-	expect_error(f, sole_swap_in(f->engine, tensors, 2, 0, &f->error), -ENODATA, "t1");
-	STATE(f, tensors[0], NVS_ON_DRIVE, false, 0);
-	assert_int_equal(nvs_tensor_prefetch(f->engine, tensors, 2, &f->error), -ENODATA);
-	expect_error(f, nvs_tensor_swap_in_to(f->engine, tensors, data, 2, &f->error), -ENODATA,
-		     "t1");
-	STATE(f, tensors[0], NVS_ON_DRIVE, false, 0);
-	tensor_compare(f, tensors[0], 1);
-}
-
-TEST(refuses_to_read_an_empty_tensor_of_no_bytes)
-{
-	struct nvs_tensor *t;
-
-	OPEN(f, .place = PLACE_DISK);
-	t = tensor_add(f, "t", 0);
-	expect_error(f, sole_swap_in(f->engine, &t, 1, 0, &f->error), -ENODATA, "t");
+	open_two(false);
+	tensor_store(f, two[0], 1);
+	FAILS(f, -ENODATA, "t1", sole_swap_in, two, 2, 0);
+	STATE(f, two[0], NVS_ON_DRIVE, false, 0);
+	assert_int_equal(nvs_tensor_prefetch(f->engine, two, 2, &f->error), -ENODATA);
+	FAILS(f, -ENODATA, "t1", nvs_tensor_swap_in_to, two, data, 2);
+	STATE(f, two[0], NVS_ON_DRIVE, false, 0);
+	tensor_compare(f, two[0], 1);
+	/* Without bytes, too. */
+	t = tensor_add(f, "none", 0);
+	FAILS(f, -ENODATA, "none", sole_swap_in, &t, 1, 0);
 	tensor_store(f, t, 1);
 	STATE(f, t, NVS_ON_DRIVE, false, 0);
 	assert_int_equal(nvs_tensor_prefetch(f->engine, &t, 1, &f->error), 1);
@@ -555,74 +493,62 @@ TEST(refuses_to_read_an_empty_tensor_of_no_bytes)
 	OK(f, nvs_tensor_forget(f->engine, &t, 1, &f->error));
 }
 
-TEST(releases_only_pinned_tensors)
+TEST(releases_only_pinned_two)
 {
-	struct nvs_tensor *tensors[2];
-
-	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	tensors_add(f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
-	tensor_store(f, tensors[0], 1);
-	expect_error(f, sole_release(f->engine, tensors, 1, NVS_CLEAN, &f->error), -EINVAL, "t0");
-	OK(f, sole_pin(f->engine, &tensors[1], 1, 0, &f->error));
-	expect_error(f, sole_release(f->engine, tensors, 2, NVS_DIRTY, &f->error), -EINVAL, "t0");
-	STATE(f, tensors[1], NVS_RESIDENT, false, 1);
+	open_two(true);
+	tensor_store(f, two[0], 1);
+	FAILS(f, -EINVAL, "t0", sole_release, two, 1, NVS_CLEAN);
+	OK(f, sole_pin(f->engine, &two[1], 1, 0, &f->error));
+	FAILS(f, -EINVAL, "t0", sole_release, two, 2, NVS_DIRTY);
+	STATE(f, two[1], NVS_RESIDENT, false, 1);
 
 	sim_hold(f->sim, SIM_READS);
-	OK(f, sole_swap_in(f->engine, tensors, 1, 0, &f->error));
-	expect_error(f, sole_release(f->engine, tensors, 2, NVS_CLEAN, &f->error), -EBUSY, "t0");
+	OK(f, sole_swap_in(f->engine, two, 1, 0, &f->error));
+	FAILS(f, -EBUSY, "t0", sole_release, two, 2, NVS_CLEAN);
 	sim_go(f->sim, SIM_READS);
-	OK(f, sole_wait(f->engine, tensors, 2, -1, &f->error));
-	OK(f, sole_release(f->engine, tensors, 2, NVS_DIRTY, &f->error));
+	OK(f, sole_wait(f->engine, two, 2, -1, &f->error));
+	OK(f, sole_release(f->engine, two, 2, NVS_DIRTY, &f->error));
 
 	/* A tensor pinned again during its write must not be changed before the write completes. */
 	sim_hold(f->sim, SIM_WRITES);
-	OK(f, nvs_tensor_swap_out(f->engine, tensors, 1, &f->error));
-	OK(f, sole_swap_in(f->engine, tensors, 1, 0, &f->error));
-	expect_error(f, sole_release(f->engine, tensors, 1, NVS_DIRTY, &f->error), -EBUSY, "t0");
-	OK(f, sole_release(f->engine, tensors, 1, NVS_CLEAN, &f->error));
+	OK(f, nvs_tensor_swap_out(f->engine, two, 1, &f->error));
+	OK(f, sole_swap_in(f->engine, two, 1, 0, &f->error));
+	FAILS(f, -EBUSY, "t0", sole_release, two, 1, NVS_DIRTY);
+	OK(f, sole_release(f->engine, two, 1, NVS_CLEAN, &f->error));
 	sim_go(f->sim, SIM_WRITES);
-	OK(f, sole_wait(f->engine, tensors, 1, -1, &f->error));
+	OK(f, sole_wait(f->engine, two, 1, -1, &f->error));
 }
 
 TEST(refuses_to_swap_out_a_pinned_tensor)
 {
-	struct nvs_tensor *tensors[2];
-
-	OPEN(f, .place = PLACE_DISK);
-	tensors_add(f, "t", (uint64_t[]){5000, 5000}, 2, tensors);
-	tensor_write(f, tensors[0], 1);
-	OK(f, sole_pin(f->engine, &tensors[1], 1, 0, &f->error));
-	expect_error(f, nvs_tensor_swap_out(f->engine, tensors, 2, &f->error), -EBUSY, "t1");
-	STATE(f, tensors[0], NVS_RESIDENT, true, 0);
-	expect_error(f, sole_swap_in(f->engine, &tensors[1], 1, 0, &f->error), -EBUSY,
-		     "t1 is pinned for new contents");
-	OK(f, sole_release(f->engine, &tensors[1], 1, NVS_DIRTY, &f->error));
-	OK(f, nvs_tensor_swap_out(f->engine, tensors, 2, &f->error));
+	open_two(false);
+	tensor_write(f, two[0], 1);
+	OK(f, sole_pin(f->engine, &two[1], 1, 0, &f->error));
+	FAILS(f, -EBUSY, "t1", nvs_tensor_swap_out, two, 2);
+	STATE(f, two[0], NVS_RESIDENT, true, 0);
+	FAILS(f, -EBUSY, "t1 is pinned for new contents", sole_swap_in, &two[1], 1, 0);
+	OK(f, sole_release(f->engine, &two[1], 1, NVS_DIRTY, &f->error));
+	OK(f, nvs_tensor_swap_out(f->engine, two, 2, &f->error));
 }
 
 TEST(refuses_a_tensor_named_twice)
 {
-	struct nvs_tensor *t, *twice[2];
+	struct nvs_tensor *twice[2];
 	static char memory[100];
 	void *data[2] = {memory, memory + 50};
 
-	OPEN(f, .place = PLACE_DISK);
-	t = tensor_add(f, "t", 50);
+	t = OPEN_ONE(f, 50, .place = PLACE_DISK);
 	tensor_store(f, t, 1);
 	twice[0] = twice[1] = t;
-	expect_error(f, sole_pin(f->engine, twice, 2, 0, &f->error), -EINVAL, "t is named twice");
-	expect_error(f, sole_swap_in(f->engine, twice, 2, 0, &f->error), -EINVAL, "twice");
+	FAILS(f, -EINVAL, "t is named twice", sole_pin, twice, 2, 0);
+	FAILS(f, -EINVAL, "twice", sole_swap_in, twice, 2, 0);
 	expect_error(f, (int)nvs_tensor_prefetch(f->engine, twice, 2, &f->error), -EINVAL, "twice");
-	expect_error(f, nvs_tensor_swap_out(f->engine, twice, 2, &f->error), -EINVAL, "twice");
-	expect_error(f, nvs_tensor_forget(f->engine, twice, 2, &f->error), -EINVAL, "twice");
-	expect_error(f, nvs_tensor_swap_in_to(f->engine, twice, data, 2, &f->error), -EINVAL,
-		     "twice");
-	expect_error(
-		f,
-		nvs_tensor_swap_out_from(f->engine, twice, (const void *const *)data, 2, &f->error),
-		-EINVAL, "twice");
+	FAILS(f, -EINVAL, "twice", nvs_tensor_swap_out, twice, 2);
+	FAILS(f, -EINVAL, "twice", nvs_tensor_forget, twice, 2);
+	FAILS(f, -EINVAL, "twice", nvs_tensor_swap_in_to, twice, data, 2);
+	FAILS(f, -EINVAL, "twice", nvs_tensor_swap_out_from, twice, (const void *const *)data, 2);
 	tensors_pin(f, &t, 1);
-	expect_error(f, sole_release(f->engine, twice, 2, NVS_CLEAN, &f->error), -EINVAL, "twice");
+	FAILS(f, -EINVAL, "twice", sole_release, twice, 2, NVS_CLEAN);
 	STATE(f, t, NVS_RESIDENT, false, 1);
 	OK(f, sole_release(f->engine, &t, 1, NVS_CLEAN, &f->error));
 	tensor_compare(f, t, 1);
@@ -630,16 +556,13 @@ TEST(refuses_a_tensor_named_twice)
 
 TEST(a_wait_ends_at_its_timeout)
 {
-	struct nvs_tensor *t;
-
-	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	t = tensor_add(f, "t", 5000);
+	t = OPEN_ONE(f, 5000, .place = PLACE_DISK, .simulated = true);
 	tensor_store(f, t, 1);
 	OK(f, sole_wait(f->engine, &t, 1, 0, &f->error));
 	sim_hold(f->sim, SIM_READS);
 	OK(f, sole_swap_in(f->engine, &t, 1, 0, &f->error));
-	expect_error(f, sole_wait(f->engine, &t, 1, 0, &f->error), -EAGAIN, "t is still in flight");
-	expect_error(f, sole_wait(f->engine, &t, 1, 2, &f->error), -ETIMEDOUT, "t is still");
+	FAILS(f, -EAGAIN, "t is still in flight", sole_wait, &t, 1, 0);
+	FAILS(f, -ETIMEDOUT, "t is still", sole_wait, &t, 1, 2);
 	sim_go(f->sim, SIM_READS);
 	OK(f, sole_wait(f->engine, &t, 1, 60000, &f->error));
 	assert_true(filled(nvs_tensor_data(t), 5000, 1));
@@ -649,10 +572,8 @@ TEST(a_wait_ends_at_its_timeout)
 TEST(an_error_structure_is_optional)
 {
 	const struct nvs_tensor_spec spec = U8_TENSOR("t", 1);
-	struct nvs_tensor *t;
 
-	OPEN(f, .place = PLACE_DISK);
-	t = tensor_add(f, "t", 5000);
+	t = OPEN_ONE(f, 5000, .place = PLACE_DISK);
 	assert_int_equal(sole_swap_in(f->engine, &t, 1, 0, NULL), -ENODATA);
 	assert_int_equal(sole_release(f->engine, &t, 1, NVS_CLEAN, NULL), -EINVAL);
 	assert_int_equal(nvs_tensor_register(f->engine, &spec, 1, &t, NULL), -EEXIST);

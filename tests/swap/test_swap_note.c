@@ -64,7 +64,7 @@ TEST(a_note_is_found_with_its_commit)
 	OK(f, fixture_reopen(f));
 	expect_note("closed");
 	assert_int_equal(nvs_engine_generation(f->engine), 2);
-	expect_error(f, nvs_engine_set_note(f->engine, "x", 1, &f->error), -EROFS, "read_only");
+	FAILS(f, -EROFS, "read_only", nvs_engine_set_note, "x", 1);
 }
 
 TEST(later_commits_have_the_note_until_it_changes)
@@ -117,10 +117,8 @@ TEST(a_note_of_up_to_64_kib_is_kept)
 
 	open_kept();
 	fill(bytes, sizeof(bytes), 3);
-	expect_error(f, nvs_engine_set_note(f->engine, bytes, sizeof(bytes), &f->error), -E2BIG,
-		     "at most 65536");
-	expect_error(f, nvs_engine_set_note(f->engine, bytes, SIZE_MAX, &f->error), -E2BIG,
-		     "at most 65536");
+	FAILS(f, -E2BIG, "at most 65536", nvs_engine_set_note, bytes, sizeof(bytes));
+	FAILS(f, -E2BIG, "at most 65536", nvs_engine_set_note, bytes, SIZE_MAX);
 	OK(f, nvs_engine_set_note(f->engine, bytes, NVS_NOTE_MAX, &f->error));
 	OK(f, nvs_engine_commit(f->engine, &f->error));
 	crash_and_reopen();

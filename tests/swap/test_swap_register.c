@@ -98,8 +98,7 @@ TEST(a_name_given_twice_reserves_nothing)
 
 	OPEN(f, .place = PLACE_DISK, .keep = true);
 	nbytes = stats_of(f).store_bytes;
-	expect_error(f, nvs_tensor_register(f->engine, twice, 2, tensors, &f->error), -EEXIST,
-		     "a is registered already");
+	FAILS(f, -EEXIST, "a is registered already", nvs_tensor_register, twice, 2, tensors);
 	assert_null(nvs_tensor_find(f->engine, "a"));
 	assert_int_equal(stats_of(f).store_bytes, nbytes);
 }

@@ -191,11 +191,10 @@ TEST(a_failed_registration_leaves_the_shapes)
 	keep();
 	add("t", 60, matrix, 3);
 	reopen();
-	expect_error(f, nvs_tensor_register(f->engine, specs, 2, t, &f->error), -EINVAL,
-		     "60 elements");
+	FAILS(f, -EINVAL, "60 elements", nvs_tensor_register, specs, 2, t);
 	specs[1].numel = 60;
 	specs[1].dtype = NVS_F64;
 	specs[1].name = "t";
-	expect_error(f, nvs_tensor_register(f->engine, specs, 2, t, &f->error), -EEXIST, "already");
+	FAILS(f, -EEXIST, "already", nvs_tensor_register, specs, 2, t);
 	expect_shape(add("t", 60, NULL, 0), matrix, 3);
 }

@@ -94,10 +94,8 @@ TEST(an_engine_is_not_closed_while_another_uses_its_own_aio)
 	OPEN(&owner, .place = PLACE_DISK, .keep = true);
 	INIT(&guest, .place = PLACE_DISK);
 	open_on(&guest, nvs_engine_aio(owner.engine));
-	expect_error(&owner, nvs_engine_close(owner.engine, &owner.error), -EBUSY,
-		     "1 other engine is open on this one's aio");
-	expect_error(&owner, nvs_engine_abandon(owner.engine, &owner.error), -EBUSY,
-		     "close it first");
+	FAILS(&owner, -EBUSY, "1 other engine is open on this one's aio", nvs_engine_close);
+	FAILS(&owner, -EBUSY, "close it first", nvs_engine_abandon);
 	t = tensor_add(&guest, "t", NBYTES);
 	tensor_store(&guest, t, 1);
 	expect_contents(&guest, t, 1);
@@ -177,11 +175,8 @@ TEST(an_overdue_transfer_is_that_of_its_engine_alone)
 	OK(&p->f[0], nvs_tensor_swap_in(p->f[0].engine, &p->tensor[0], 1, 0, &pin, &p->f[0].error));
 	assert_true(sim_await_in_flight(p->f[0].sim, 1));
 	aio_look_for_overdue(p->aio, clock_ns() + UINT64_C(2000000000000));
-	expect_error(&p->f[0],
-		     nvs_tensor_wait(p->f[0].engine, &p->tensor[0], 1, pin, -1, &p->f[0].error),
-		     -ETIMEDOUT, "hangs");
-	expect_error(&p->f[0], nvs_engine_close(p->f[0].engine, &p->f[0].error), -ETIMEDOUT,
-		     "hangs");
+	FAILS(&p->f[0], -ETIMEDOUT, "hangs", nvs_tensor_wait, &p->tensor[0], 1, pin, -1);
+	FAILS(&p->f[0], -ETIMEDOUT, "hangs", nvs_engine_close);
 	/* The second engine's writes go on. */
 	tensor_store(&p->f[1], p->tensor[1], 7);
 	fixture_shut(&p->f[1]);

@@ -14,10 +14,12 @@ ONE_ENGINE
 
 enum { N = 3 };
 
+static struct nvs_tensor *t[N];
+
 static const uint64_t lengths[N] = {5000, 300 * KIB, 0};
 
 /* A kept store with t0, t1 and t2, committed with these seeds. */
-static void make_store(struct nvs_tensor *t[N], uint64_t seed)
+static void make_store(uint64_t seed)
 {
 	OPEN(f, .place = PLACE_DISK, .keep = true);
 	tensors_add(f, "t", lengths, N, t);
@@ -26,7 +28,7 @@ static void make_store(struct nvs_tensor *t[N], uint64_t seed)
 	OK(f, nvs_engine_commit(f->engine, &f->error));
 }
 
-static void find_again(struct nvs_tensor *t[N], uint64_t seed)
+static void find_again(uint64_t seed)
 {
 	OK(f, fixture_reopen(f));
 	tensors_add(f, "t", lengths, N, t);
@@ -38,11 +40,10 @@ static void find_again(struct nvs_tensor *t[N], uint64_t seed)
 
 TEST(a_read_only_store_is_read_and_nothing_of_it_changes)
 {
-	struct nvs_tensor *t[N];
 	char data[512];
 	uint64_t before;
 
-	make_store(t, 1);
+	make_store(1);
 	fixture_shut(f);
 	fixture_store_file(f, "data", data);
 	/* The modes are not tightened either. */
@@ -50,7 +51,7 @@ TEST(a_read_only_store_is_read_and_nothing_of_it_changes)
 	before = sum_of_files(f->paths[0]);
 	f->config.keep = false;
 	f->config.read_only = true;
-	find_again(t, 1);
+	find_again(1);
 	assert_int_equal(sum_of_files(f->paths[0]), before);
 	fixture_shut(f);
 	assert_int_equal(sum_of_files(f->paths[0]), before);
@@ -62,24 +63,22 @@ TEST(calls_that_would_write_to_a_read_only_store_are_refused)
 		.size = sizeof(spec), .name = "new", .dtype = NVS_U8, .numel = 10};
 	static const uint8_t bytes[5000];
 	const void *from = bytes;
-	struct nvs_tensor *t[N], *more;
+	struct nvs_tensor *more;
 
-	make_store(t, 1);
+	make_store(1);
 	fixture_shut(f);
 	f->config.read_only = true;
-	find_again(t, 1);
+	find_again(1);
 	tensors_pin(f, t, 1);
-	expect_error(f, sole_release(f->engine, t, 1, NVS_DIRTY, &f->error), -EROFS, "read_");
+	FAILS(f, -EROFS, "read_", sole_release, t, 1, NVS_DIRTY);
 	OK(f, sole_release(f->engine, t, 1, NVS_CLEAN, &f->error));
 	tensors_swap_out(f, t, N);
-	expect_error(f, nvs_tensor_swap_out_from(f->engine, t, &from, 1, &f->error), -EROFS,
-		     "read_");
-	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, &more, &f->error), -EROFS,
-		     "read_");
+	FAILS(f, -EROFS, "read_", nvs_tensor_swap_out_from, t, &from, 1);
+	FAILS(f, -EROFS, "read_", nvs_tensor_register, &spec, 1, &more);
 	assert_null(nvs_tensor_find(f->engine, "new"));
-	expect_error(f, nvs_tensor_forget(f->engine, t, 1, &f->error), -EROFS, "read_only");
-	expect_error(f, nvs_tensor_rename(f->engine, t[0], "x", &f->error), -EROFS, "read_only");
-	expect_error(f, nvs_engine_commit(f->engine, &f->error), -EROFS, "read_only");
+	FAILS(f, -EROFS, "read_only", nvs_tensor_forget, t, 1);
+	FAILS(f, -EROFS, "read_only", nvs_tensor_rename, t[0], "x");
+	FAILS(f, -EROFS, "read_only", nvs_engine_commit);
 	tensor_compare(f, t[0], 1);
 	fixture_shut(f);
 }
@@ -87,8 +86,6 @@ TEST(calls_that_would_write_to_a_read_only_store_are_refused)
 /* It could not be written there as the error of other engines advises. */
 TEST(a_tensor_without_contents_in_a_read_only_store_is_named)
 {
-	struct nvs_tensor *t[N];
-
 	OPEN(f, .place = PLACE_DISK, .keep = true);
 	tensors_add(f, "t", lengths, 1, t);
 	OK(f, nvs_engine_commit(f->engine, &f->error));
@@ -96,31 +93,29 @@ TEST(a_tensor_without_contents_in_a_read_only_store_is_named)
 	f->config.read_only = true;
 	OK(f, fixture_reopen(f));
 	tensors_add(f, "t", lengths, 1, t);
-	expect_error(f, nvs_tensor_prefetch(f->engine, t, 1, &f->error), -ENODATA,
-		     "open read-only");
+	FAILS(f, -ENODATA, "open read-only", nvs_tensor_prefetch, t, 1);
 	assert_null(strstr(f->error.text, "write it first"));
 }
 
 TEST(readers_share_a_store_and_exclude_a_writer)
 {
 	struct nvs_engine *second = NULL, *writer = NULL;
-	struct nvs_tensor *t[N];
 
-	make_store(t, 1);
+	make_store(1);
 	f->config.read_only = true;
 	expect_error(f, nvs_engine_open(&second, &f->config, NVS_OFFLOAD_PARAM, &f->error), -EBUSY,
 		     "has locked the store");
 	/* No other rank has what the reader wants. */
 	assert_null(strstr(f->error.text, "rank\""));
 	fixture_shut(f);
-	find_again(t, 1);
+	find_again(1);
 	OK(f, nvs_engine_open(&second, &f->config, NVS_OFFLOAD_PARAM, &f->error));
 	f->config.read_only = false;
 	expect_error(f, nvs_engine_open(&writer, &f->config, NVS_OFFLOAD_PARAM, &f->error), -EBUSY,
 		     "has locked the store");
 	OK(f, nvs_engine_close(second, &f->error));
 	fixture_shut(f);
-	find_again(t, 1);
+	find_again(1);
 }
 
 TEST(a_read_only_engine_makes_no_store)
@@ -150,15 +145,14 @@ TEST(a_rollback_without_a_kept_store_is_refused)
 /* A store with one manifest is complete; a writer would create the other one. */
 TEST(a_missing_manifest_is_not_made_by_a_reader)
 {
-	struct nvs_tensor *t[N];
 	char manifest[512];
 
-	make_store(t, 1);
+	make_store(1);
 	fixture_shut(f);
 	fixture_store_file(f, "manifest.1", manifest);
 	assert_int_equal(unlink(manifest), 0);
 	f->config.read_only = true;
-	find_again(t, 1);
+	find_again(1);
 	fixture_shut(f);
 	assert_int_equal(access(manifest, F_OK), -1);
 }
@@ -168,10 +162,9 @@ TEST(a_missing_manifest_is_not_made_by_a_reader)
 TEST(stored_tensors_can_be_listed_before_registering)
 {
 	struct nvs_stored_tensor stored = {.size = sizeof(stored)};
-	struct nvs_tensor *t[N];
 	unsigned seen = 0;
 
-	make_store(t, 1);
+	make_store(1);
 	/* The list is a snapshot of the time of opening. */
 	assert_int_equal(nvs_engine_get_stored(f->engine, 0, &stored), -ENOENT);
 	fixture_shut(f);
@@ -194,9 +187,8 @@ TEST(stored_tensors_can_be_listed_before_registering)
 TEST(a_smaller_structure_is_filled_as_far_as_it_goes)
 {
 	struct nvs_stored_tensor stored;
-	struct nvs_tensor *t[N];
 
-	make_store(t, 1);
+	make_store(1);
 	fixture_shut(f);
 	OK(f, fixture_reopen(f));
 	memset(&stored, 0xa5, sizeof(stored));
@@ -212,9 +204,7 @@ TEST(a_smaller_structure_is_filled_as_far_as_it_goes)
 
 TEST(the_number_of_the_commit_grows_with_each_that_changes_something)
 {
-	struct nvs_tensor *t[N];
-
-	make_store(t, 1);
+	make_store(1);
 	assert_int_equal(nvs_engine_generation(f->engine), 1);
 	OK(f, nvs_engine_commit(f->engine, &f->error));
 	assert_int_equal(nvs_engine_generation(f->engine), 1);
@@ -232,15 +222,13 @@ TEST(the_number_of_the_commit_grows_with_each_that_changes_something)
 
 TEST(abandoning_leaves_the_last_commit)
 {
-	struct nvs_tensor *t[N];
-
-	make_store(t, 1);
+	make_store(1);
 	for (unsigned i = 0; i < N; i++)
 		tensor_store(f, t[i], 100 + i);
 	OK(f, nvs_engine_abandon(f->engine, &f->error));
 	f->engine = NULL;
 	OK(f, nvs_engine_abandon(NULL, &f->error));
-	find_again(t, 1);
+	find_again(1);
 	assert_int_equal(nvs_engine_generation(f->engine), 1);
 }
 
@@ -248,9 +236,9 @@ TEST(abandoning_leaves_the_last_commit)
 
 TEST(a_renamed_tensor_is_found_under_its_new_name_after_a_commit)
 {
-	struct nvs_tensor *t[N], *again;
+	struct nvs_tensor *again;
 
-	make_store(t, 1);
+	make_store(1);
 	tensors_pin(f, &t[1], 1);
 	OK(f, nvs_tensor_rename(f->engine, t[1], "other", &f->error));
 	assert_string_equal(info_of(f, t[1]).name, "other");
@@ -280,9 +268,8 @@ TEST(a_renamed_tensor_is_found_under_its_new_name_after_a_commit)
 TEST(names_that_were_returned_stay_valid)
 {
 	const char *names[3];
-	struct nvs_tensor *t[N];
 
-	make_store(t, 1);
+	make_store(1);
 	names[0] = info_of(f, t[0]).name;
 	OK(f, nvs_tensor_rename(f->engine, t[0], "second", &f->error));
 	names[1] = info_of(f, t[0]).name;
@@ -300,17 +287,16 @@ TEST(names_that_were_returned_stay_valid)
 TEST(names_that_are_taken_or_invalid_are_refused)
 {
 	char longest[NVS_NAME_MAX + 2];
-	struct nvs_tensor *t[N];
 
-	make_store(t, 1);
-	expect_error(f, nvs_tensor_rename(f->engine, t[0], "t1", &f->error), -EEXIST, "t1");
-	expect_error(f, nvs_tensor_rename(f->engine, t[0], "", &f->error), -EINVAL, "1 to");
-	expect_error(f, nvs_tensor_rename(f->engine, t[0], NULL, &f->error), -EINVAL, "1 to");
-	expect_error(f, nvs_tensor_rename(f->engine, NULL, "x", &f->error), -EINVAL, "NULL");
+	make_store(1);
+	FAILS(f, -EEXIST, "t1", nvs_tensor_rename, t[0], "t1");
+	FAILS(f, -EINVAL, "1 to", nvs_tensor_rename, t[0], "");
+	FAILS(f, -EINVAL, "1 to", nvs_tensor_rename, t[0], NULL);
+	FAILS(f, -EINVAL, "NULL", nvs_tensor_rename, NULL, "x");
 	expect_error(f, nvs_tensor_rename(NULL, t[0], "x", &f->error), -EINVAL, "NULL");
 	memset(longest, 'n', sizeof(longest));
 	longest[NVS_NAME_MAX + 1] = 0;
-	expect_error(f, nvs_tensor_rename(f->engine, t[0], longest, &f->error), -EINVAL, "512");
+	FAILS(f, -EINVAL, "512", nvs_tensor_rename, t[0], longest);
 	longest[NVS_NAME_MAX] = 0;
 	OK(f, nvs_tensor_rename(f->engine, t[0], longest, &f->error));
 	OK(f, nvs_engine_commit(f->engine, &f->error));
@@ -318,7 +304,7 @@ TEST(names_that_are_taken_or_invalid_are_refused)
 	/* A stored tensor that is not registered keeps its name. */
 	OK(f, fixture_reopen(f));
 	t[1] = tensor_add(f, "t1", lengths[1]);
-	expect_error(f, nvs_tensor_rename(f->engine, t[1], "t2", &f->error), -EEXIST, "t2");
+	FAILS(f, -EEXIST, "t2", nvs_tensor_rename, t[1], "t2");
 	tensor_compare(f, t[1], 2);
 }
 
@@ -332,20 +318,18 @@ TEST(a_name_that_is_not_utf8_is_refused)
 	struct nvs_tensor_spec specs[2] = {{sizeof(*specs), "new", NVS_U8, 1, NULL, 0},
 					   {sizeof(*specs), NULL, NVS_U8, 1, NULL, 0}};
 	struct nvs_stored_tensor stored = {.size = sizeof(stored)};
-	struct nvs_tensor *t[N], *made[2];
+	struct nvs_tensor *made[2];
 
-	make_store(t, 1);
+	make_store(1);
 	for (size_t i = 0; i < COUNT(not_utf8); i++) {
 		specs[1].name = not_utf8[i];
-		expect_error(f, nvs_tensor_register(f->engine, specs, 2, made, &f->error), -EINVAL,
-			     "UTF-8");
+		FAILS(f, -EINVAL, "UTF-8", nvs_tensor_register, specs, 2, made);
 		assert_null(nvs_tensor_find(f->engine, "new"));
-		expect_error(f, nvs_tensor_rename(f->engine, t[0], not_utf8[i], &f->error), -EINVAL,
-			     "UTF-8");
+		FAILS(f, -EINVAL, "UTF-8", nvs_tensor_rename, t[0], not_utf8[i]);
 	}
 	OK(f, nvs_engine_commit(f->engine, &f->error));
 	fixture_shut(f);
-	find_again(t, 1);
+	find_again(1);
 	assert_int_equal(nvs_engine_get_stored(f->engine, N, &stored), -ENOENT);
 }
 
@@ -353,10 +337,9 @@ TEST(a_name_that_is_not_utf8_is_refused)
 TEST(a_kept_store_with_a_name_that_is_not_utf8_is_opened_to_read_alone)
 {
 	struct nvs_tensor_spec spec = {sizeof(spec), not_utf8[0], NVS_U8, lengths[1], NULL, 0};
-	struct nvs_tensor *t[N];
 	uint64_t before, contents;
 
-	make_store(t, 1);
+	make_store(1);
 	engine_lock(f->engine);
 	OK(f, table_rename(f->engine, t[1], not_utf8[0], &f->error));
 	engine_unlock(f->engine);
@@ -372,7 +355,7 @@ TEST(a_kept_store_with_a_name_that_is_not_utf8_is_opened_to_read_alone)
 	OK(f, nvs_tensor_register(f->engine, &spec, 1, t, &f->error));
 	tensor_compare(f, t[0], 2);
 	spec.name = not_utf8[1];
-	expect_error(f, nvs_tensor_register(f->engine, &spec, 1, t, &f->error), -EROFS, "");
+	FAILS(f, -EROFS, "", nvs_tensor_register, &spec, 1, t);
 	fixture_shut(f);
 	assert_int_equal(sum_of_files(f->paths[0]), before);
 }

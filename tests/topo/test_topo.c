@@ -28,9 +28,11 @@
 
 /* ---- Shared by the tests ---- */
 
+static struct nvs_error error = {.size = sizeof(error)};
+static struct nvs_path_info info = {.size = sizeof(info)};
+
 static struct topo *open_topo(const char *xml_path)
 {
-	struct nvs_error error = {.size = sizeof(error)};
 	struct topo *topo = NULL;
 
 	SUCCEEDS(topo_open(&topo, xml_path, &error), &error);
@@ -46,49 +48,29 @@ static int node_of(const struct topo *topo, const char *a, const char *b)
 
 /* ---- Topologies of other machines ---- */
 
-TEST(a_drive_is_on_the_node_of_its_socket)
+TEST(drives_are_on_the_node_of_their_sockets_if_it_is_one)
 {
+	static const struct {
+		const char *a, *b;
+		int node;
+	} drives[] = {{"nvme0n1", NULL, 0},
+		      {"nvme1n1", NULL, 1},
+		      {"nvme0n1", "nvme2n1", 0},
+		      {"nvme1n1", "nvme1n1", 1},
+		      {"nvme0n1", "nvme1n1", -1},
+		      {"nvme1n1", "nvme0n1", -1},
+		      /* Unknown drives. */
+		      {"nvme7n1", NULL, -1},
+		      {"nvme9n1", NULL, -1},
+		      {"nvme0n1", "nvme7n1", -1},
+		      {"nvme7n1", "nvme0n1", -1}};
 	struct topo *topo = open_topo("tests/topo/two_sockets.xml");
 
-	assert_int_equal(node_of(topo, "nvme0n1", NULL), 0);
-	assert_int_equal(node_of(topo, "nvme1n1", NULL), 1);
-	topo_close(topo);
-}
-
-TEST(drives_on_one_node_are_on_that_node)
-{
-	struct topo *topo = open_topo("tests/topo/two_sockets.xml");
-
-	assert_int_equal(node_of(topo, "nvme0n1", "nvme2n1"), 0);
-	assert_int_equal(node_of(topo, "nvme1n1", "nvme1n1"), 1);
-	topo_close(topo);
-}
-
-TEST(drives_on_two_nodes_are_on_none)
-{
-	struct topo *topo = open_topo("tests/topo/two_sockets.xml");
-
-	assert_int_equal(node_of(topo, "nvme0n1", "nvme1n1"), -1);
-	assert_int_equal(node_of(topo, "nvme1n1", "nvme0n1"), -1);
-	topo_close(topo);
-}
-
-TEST(an_unknown_drive_is_on_no_node)
-{
-	struct topo *topo = open_topo("tests/topo/two_sockets.xml");
-
-	assert_int_equal(node_of(topo, "nvme7n1", NULL), -1);
-	assert_int_equal(node_of(topo, "nvme9n1", NULL), -1);
-	assert_int_equal(node_of(topo, "nvme0n1", "nvme7n1"), -1);
-	assert_int_equal(node_of(topo, "nvme7n1", "nvme0n1"), -1);
+	for (size_t i = 0; i < COUNT(drives); i++)
+		assert_int_equal(node_of(topo, drives[i].a, drives[i].b), drives[i].node);
 	assert_int_equal(topo_node_of_devices(topo, NULL, 0), -1);
 	topo_close(topo);
-}
-
-TEST(a_drive_of_a_machine_with_one_node_has_no_node)
-{
-	struct topo *topo = open_topo("tests/topo/one_node.xml");
-
+	topo = open_topo("tests/topo/one_node.xml");
 	assert_int_equal(node_of(topo, "nvme0n1", NULL), -1);
 	topo_close(topo);
 }
@@ -144,7 +126,6 @@ TEST(nothing_is_bound_by_the_topology_of_another_machine)
 TEST(a_topology_that_cannot_be_read_is_an_error_that_names_it)
 {
 	const char *path = path_in(temp_directory(), "broken.xml");
-	struct nvs_error error = {.size = sizeof(error)};
 	struct topo *topo = NULL;
 	FILE *file;
 
@@ -235,42 +216,19 @@ static int bind_within_one_cpu(void *arg)
 	(void)arg;
 	if (cpu < 0 || topo_open(&topo, NULL, NULL))
 		return CHILD_SKIPPED;
-
-	int here = topo_cores(topo, 0) > 0, rc = topo_bind_thread(topo, 0);
-
+	/* Cores outside the mask do not count. */
+	EXPECT(topo_cores(topo, -1) == 1 && topo_bind_thread_to_core(topo, -1, 1) == -EINVAL);
+	EXPECT(topo_bind_thread(topo, 0) == (topo_cores(topo, 0) > 0 ? 0 : -EINVAL));
+	EXPECT(!sched_getaffinity(0, sizeof(after), &after) && CPU_EQUAL(&set, &after));
+	EXPECT(topo_bind_thread_to_core(topo, -1, 0) == 0);
+	EXPECT(!sched_getaffinity(0, sizeof(after), &after) && CPU_EQUAL(&set, &after));
 	topo_close(topo);
-	if (rc != (here ? 0 : -EINVAL))
-		return CHILD_WRONG;
-	return !sched_getaffinity(0, sizeof(after), &after) && CPU_EQUAL(&set, &after)
-		       ? CHILD_OK
-		       : CHILD_WRONG;
+	return CHILD_OK;
 }
 
 TEST(binding_stays_within_the_affinity_mask)
 {
 	pass_in_child(bind_within_one_cpu, NULL, "the affinity can't be set here");
-}
-
-static int bind_to_the_one_core(void *arg)
-{
-	struct topo *topo = NULL;
-	cpu_set_t set, after;
-	bool one;
-
-	(void)arg;
-	if (confine_to_last_cpu(&set) < 0 || topo_open(&topo, NULL, NULL))
-		return CHILD_SKIPPED;
-	one = topo_cores(topo, -1) == 1 && topo_bind_thread_to_core(topo, -1, 1) == -EINVAL &&
-	      topo_bind_thread_to_core(topo, -1, 0) == 0;
-	topo_close(topo);
-	return one && !sched_getaffinity(0, sizeof(after), &after) && CPU_EQUAL(&set, &after)
-		       ? CHILD_OK
-		       : CHILD_WRONG;
-}
-
-TEST(cores_outside_the_affinity_mask_do_not_count)
-{
-	pass_in_child(bind_to_the_one_core, NULL, "the affinity can't be set here");
 }
 
 /* Binds to every core in turn: the CPU sets are disjoint, and their union is the process's set. */
@@ -404,7 +362,6 @@ TEST(more_drives_than_fit_do_not_overflow)
 
 TEST(the_kernel_is_asked_for_the_node_of_a_drive_of_several_paths)
 {
-
 	sys = temp_directory();
 	fake_file("1\n", "block/nvme0n1/device/device/numa_node");
 	fake_file("0\n", "block/nvme1n1/device/nvme4/device/numa_node");
@@ -581,8 +538,6 @@ TEST(tmpfs_has_no_drives)
 TEST(a_block_device_is_direct_and_is_its_own_drive)
 {
 	char names[DEVICES_MAX][64];
-	struct nvs_path_info info = {.size = sizeof(info)};
-	struct nvs_error error = {.size = sizeof(error)};
 	const char *path = need_device(LOOP_BYTES, 512);
 	struct dio_caps caps;
 	int fd;
@@ -605,8 +560,6 @@ TEST(a_block_device_is_direct_and_is_its_own_drive)
 
 TEST(a_file_system_is_reported_with_its_device)
 {
-	struct nvs_path_info info = {.size = sizeof(info)};
-	struct nvs_error error = {.size = sizeof(error)};
 	const char *directory = need_ext4(LOOP_BYTES, 512);
 
 	SUCCEEDS(nvs_path_get_info(directory, &info, &error), &error);
@@ -621,8 +574,6 @@ TEST(a_file_system_is_reported_with_its_device)
 
 TEST(inspecting_a_directory_leaves_nothing_in_it)
 {
-	struct nvs_path_info info = {.size = sizeof(info)};
-	struct nvs_error error = {.size = sizeof(error)};
 	const char *directory = temp_directory();
 
 	SUCCEEDS(nvs_path_get_info(directory, &info, &error), &error);
@@ -637,7 +588,6 @@ TEST(inspecting_a_directory_leaves_nothing_in_it)
 
 TEST(a_path_on_tmpfs_is_reported_as_memory)
 {
-	struct nvs_path_info info = {.size = sizeof(info)};
 	struct mount mount;
 	int fd = open("/dev/shm", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
@@ -656,8 +606,6 @@ TEST(a_missing_path_is_reported_with_its_existing_part)
 {
 	const char *directory = temp_directory();
 	char path[96], command[128];
-	struct nvs_path_info info = {.size = sizeof(info)};
-	struct nvs_error error = {.size = sizeof(error)};
 
 	snprintf(path, sizeof(path), "%s/not/there", directory);
 	assert_int_equal(nvs_path_get_info(path, &info, &error), -ENOENT);
@@ -676,8 +624,6 @@ TEST(a_missing_path_is_reported_with_its_existing_part)
 TEST(a_path_of_the_wrong_kind_is_refused)
 {
 	char long_path[600];
-	struct nvs_path_info info = {.size = sizeof(info)};
-	struct nvs_error error = {.size = sizeof(error)};
 
 	assert_int_equal(nvs_path_get_info("/dev/null", &info, &error), -EINVAL);
 	assert_says(error.text, "/dev/null is neither a directory");
@@ -703,9 +649,6 @@ TEST(a_path_of_the_wrong_kind_is_refused)
 
 static int look_without_rights(void *arg)
 {
-	struct nvs_path_info info = {.size = sizeof(info)};
-	struct nvs_error error = {.size = sizeof(error)};
-
 	if (geteuid() == 0 && (setgid(65534) || setuid(65534)))
 		return CHILD_SKIPPED;
 	return nvs_path_get_info(arg, &info, &error) == -EACCES &&
@@ -793,21 +736,21 @@ TEST(a_capability_in_a_user_namespace_lifts_no_limit)
 
 TEST(the_facts_of_the_machine_are_those_of_the_kernel)
 {
-	struct nvs_machine_info info = {.size = sizeof(info)};
+	struct nvs_machine_info facts = {.size = sizeof(facts)};
 
-	memset(&info, 0xff, sizeof(info));
-	machine_facts(&info);
-	assert_string_not_equal(info.kernel, "");
-	assert_int_equal(info.cpus, sysconf(_SC_NPROCESSORS_ONLN));
-	assert_true(info.numa_nodes >= 1);
-	assert_true(info.memory_bytes > 16 << 20);
-	assert_int_equal(info.memlock_bytes, memlock_limit());
-	assert_true(info.hugepages_free <= info.hugepages_total);
-	assert_int_equal(info.io_uring_disabled,
+	memset(&facts, 0xff, sizeof(facts));
+	machine_facts(&facts);
+	assert_string_not_equal(facts.kernel, "");
+	assert_int_equal(facts.cpus, sysconf(_SC_NPROCESSORS_ONLN));
+	assert_true(facts.numa_nodes >= 1);
+	assert_true(facts.memory_bytes > 16 << 20);
+	assert_int_equal(facts.memlock_bytes, memlock_limit());
+	assert_true(facts.hugepages_free <= facts.hugepages_total);
+	assert_int_equal(facts.io_uring_disabled,
 			 sysfs_number(-1, "/proc/sys/kernel/io_uring_disabled"));
-	assert_int_equal(info.aio_max_nr, sysfs_number(0, "/proc/sys/fs/aio-max-nr"));
-	assert_null(strchr(info.transparent_hugepages, '['));
-	assert_false(info.ioengine[NVS_IOENGINE_POSIX].works);
+	assert_int_equal(facts.aio_max_nr, sysfs_number(0, "/proc/sys/fs/aio-max-nr"));
+	assert_null(strchr(facts.transparent_hugepages, '['));
+	assert_false(facts.ioengine[NVS_IOENGINE_POSIX].works);
 }
 
 /* ---- Advice */
@@ -852,55 +795,62 @@ static const struct nvs_path_info good_path = {
 	.numa_node = 1,
 };
 
-TEST(a_machine_without_harm_gets_no_advice)
-{
-	struct nvs_advice advice;
+static struct nvs_machine_info machine;
+static struct nvs_path_info path;
+static struct nvs_advice advice;
 
+static void unharmed(void)
+{
+	machine = good_machine;
+	path = good_path;
 	memset(&advice, 0xff, sizeof(advice));
 	advice.size = sizeof(advice);
-	nvs_machine_advise(&good_machine, &good_path, &advice);
+}
+
+TEST(a_machine_without_harm_gets_no_advice)
+{
+	unharmed();
+	nvs_machine_advise(&machine, &path, &advice);
 	assert_int_equal(advice.count, 0);
-	nvs_machine_advise(&good_machine, NULL, &advice);
+	nvs_machine_advise(&machine, NULL, &advice);
 	assert_int_equal(advice.count, 0);
 }
 
-typedef void harm_fn(struct nvs_machine_info *machine, struct nvs_path_info *path);
+typedef void harm_fn(void);
 
 #define HARM(name, statement)                                                                      \
-	static void name(struct nvs_machine_info *machine, struct nvs_path_info *path)             \
+	static void name(void)                                                                     \
 	{                                                                                          \
-		(void)machine;                                                                     \
-		(void)path;                                                                        \
 		statement;                                                                         \
 	}
 
-static void no_io_uring(struct nvs_machine_info *machine, int disabled)
+static void no_io_uring(int disabled)
 {
-	machine->ioengine[NVS_IOENGINE_IO_URING].works = false;
-	machine->io_uring_disabled = disabled;
+	machine.ioengine[NVS_IOENGINE_IO_URING].works = false;
+	machine.io_uring_disabled = disabled;
 }
 
-HARM(tmpfs, path->direct = false; strcpy(path->filesystem, "tmpfs"))
-HARM(no_direct, path->direct = false; strcpy(path->filesystem, "overlay"))
-HARM(rotating, path->rotational = true; strcpy(path->device, "sda"))
-HARM(uring_off, no_io_uring(machine, 2))
-HARM(uring_for_a_group, no_io_uring(machine, 1))
-HARM(uring_blocked, no_io_uring(machine, 0))
-HARM(uring_too_old, no_io_uring(machine, -1); strcpy(machine->kernel, "4.18.0-553.el8.x86_64"))
-HARM(memlock_8m, machine->memlock_bytes = 8 << 20)
-HARM(no_hugepages, machine->hugepages_free = machine->hugepages_total = 0)
-HARM(hugepages_taken, machine->hugepages_free = 40)
-HARM(thp_never, strcpy(machine->transparent_hugepages, "never"))
-HARM(aio_full, machine->aio_nr = 65000)
-HARM(nvme_scheduler, strcpy(path->scheduler, "mq-deadline"))
-HARM(virtio_scheduler, strcpy(path->scheduler, "bfq"); strcpy(path->device, "vda"))
-HARM(raid_scheduler, strcpy(path->scheduler, "kyber"); strcpy(path->device, "nvme0n1,nvme1n1"))
-HARM(cut_ios, path->max_io_bytes = 128 << 10)
-HARM(cut_ios_hw, path->max_io_bytes = 128 << 10; path->max_hw_io_bytes = 256 << 10)
-HARM(far_drive, path->numa_node = -1)
-HARM(offset_64k, path->dio_offset_align = 65536)
-HARM(mem_8k, path->dio_mem_align = 8192)
-HARM(full, path->free_bytes = path->total_bytes / 11)
+HARM(tmpfs, path.direct = false; strcpy(path.filesystem, "tmpfs"))
+HARM(no_direct, path.direct = false; strcpy(path.filesystem, "overlay"))
+HARM(rotating, path.rotational = true; strcpy(path.device, "sda"))
+HARM(uring_off, no_io_uring(2))
+HARM(uring_for_a_group, no_io_uring(1))
+HARM(uring_blocked, no_io_uring(0))
+HARM(uring_too_old, no_io_uring(-1); strcpy(machine.kernel, "4.18.0-553.el8.x86_64"))
+HARM(memlock_8m, machine.memlock_bytes = 8 << 20)
+HARM(no_hugepages, machine.hugepages_free = machine.hugepages_total = 0)
+HARM(hugepages_taken, machine.hugepages_free = 40)
+HARM(thp_never, strcpy(machine.transparent_hugepages, "never"))
+HARM(aio_full, machine.aio_nr = 65000)
+HARM(nvme_scheduler, strcpy(path.scheduler, "mq-deadline"))
+HARM(virtio_scheduler, strcpy(path.scheduler, "bfq"); strcpy(path.device, "vda"))
+HARM(raid_scheduler, strcpy(path.scheduler, "kyber"); strcpy(path.device, "nvme0n1,nvme1n1"))
+HARM(cut_ios, path.max_io_bytes = 128 << 10)
+HARM(cut_ios_hw, path.max_io_bytes = 128 << 10; path.max_hw_io_bytes = 256 << 10)
+HARM(far_drive, path.numa_node = -1)
+HARM(offset_64k, path.dio_offset_align = 65536)
+HARM(mem_8k, path.dio_mem_align = 8192)
+HARM(full, path.free_bytes = path.total_bytes / 11)
 
 static const struct {
 	harm_fn *harm;
@@ -934,11 +884,8 @@ static const struct {
 TEST(each_harm_is_named_once_with_its_remedy)
 {
 	for (unsigned i = 0; i < COUNT(harms); i++) {
-		struct nvs_machine_info machine = good_machine;
-		struct nvs_path_info path = good_path;
-		struct nvs_advice advice = {.size = sizeof(advice)};
-
-		harms[i].harm(&machine, &path);
+		unharmed();
+		harms[i].harm();
 		nvs_machine_advise(&machine, &path, &advice);
 		if (advice.count != 1 || !strstr(advice.line[0], harms[i].hurts) ||
 		    !strstr(advice.line[0], harms[i].change))
@@ -947,15 +894,15 @@ TEST(each_harm_is_named_once_with_its_remedy)
 	}
 }
 
-HARM(small_hw, path->max_io_bytes = path->max_hw_io_bytes = 128 << 10)
-HARM(one_node, machine->numa_nodes = 1; path->numa_node = -1)
-HARM(virtio_turns, path->rotational = true; strcpy(path->device, "vdb"))
-HARM(full_device, path->block_device = true; path->free_bytes = 0)
-HARM(disk_scheduler, strcpy(path->scheduler, "mq-deadline"); strcpy(path->device, "sda"))
-HARM(uring_off_but_works, machine->io_uring_disabled = 1)
-HARM(small_machine, machine->memory_bytes = 1 << 30; machine->hugepages_free = 128)
-HARM(unknown_limits, machine->aio_max_nr = machine->aio_nr = 0; machine->hugepage_bytes = 0;
-     machine->transparent_hugepages[0] = '\0')
+HARM(small_hw, path.max_io_bytes = path.max_hw_io_bytes = 128 << 10)
+HARM(one_node, machine.numa_nodes = 1; path.numa_node = -1)
+HARM(virtio_turns, path.rotational = true; strcpy(path.device, "vdb"))
+HARM(full_device, path.block_device = true; path.free_bytes = 0)
+HARM(disk_scheduler, strcpy(path.scheduler, "mq-deadline"); strcpy(path.device, "sda"))
+HARM(uring_off_but_works, machine.io_uring_disabled = 1)
+HARM(small_machine, machine.memory_bytes = 1 << 30; machine.hugepages_free = 128)
+HARM(unknown_limits, machine.aio_max_nr = machine.aio_nr = 0; machine.hugepage_bytes = 0;
+     machine.transparent_hugepages[0] = '\0')
 
 TEST(advice_omits_settings_that_cannot_be_changed)
 {
@@ -964,11 +911,8 @@ TEST(advice_omits_settings_that_cannot_be_changed)
 					    small_machine, unknown_limits};
 
 	for (unsigned i = 0; i < COUNT(harmless); i++) {
-		struct nvs_machine_info machine = good_machine;
-		struct nvs_path_info path = good_path;
-		struct nvs_advice advice = {.size = sizeof(advice)};
-
-		harmless[i](&machine, &path);
+		unharmed();
+		harmless[i]();
 		nvs_machine_advise(&machine, &path, &advice);
 		if (advice.count)
 			fail_msg("case %u: %s", i, advice.line[0]);
@@ -977,12 +921,9 @@ TEST(advice_omits_settings_that_cannot_be_changed)
 
 TEST(advice_is_complete_when_every_harm_applies)
 {
-	struct nvs_machine_info machine = good_machine;
-	struct nvs_path_info path = good_path;
-	struct nvs_advice advice = {.size = sizeof(advice)};
-
+	unharmed();
 	for (unsigned i = 0; i < COUNT(harms); i++)
-		harms[i].harm(&machine, &path);
+		harms[i].harm();
 	memset(path.path, 'p', sizeof(path.path) - 1);
 	memset(path.filesystem, 'f', sizeof(path.filesystem) - 1);
 	memset(path.scheduler, 's', sizeof(path.scheduler) - 1);
@@ -1006,13 +947,10 @@ TEST(advice_is_complete_when_every_harm_applies)
 
 TEST(advice_lists_the_worst_harm_first)
 {
-	struct nvs_machine_info machine = good_machine;
-	struct nvs_path_info path = good_path;
-	struct nvs_advice advice = {.size = sizeof(advice)};
-
-	full(&machine, &path);
-	memlock_8m(&machine, &path);
-	tmpfs(&machine, &path);
+	unharmed();
+	full();
+	memlock_8m();
+	tmpfs();
 	nvs_machine_advise(&machine, &path, &advice);
 	assert_int_equal(advice.count, 3);
 	assert_says(advice.line[0], "is tmpfs");

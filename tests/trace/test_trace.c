@@ -3,25 +3,15 @@
  * The trace: each record is in the file with its exact times, on the track of its thread, and
  * nothing else is; the file has the format of Perfetto.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
+#include "aio/aio_fixture.h"
 #include "aio/internal.h"
 #include "base/json/read.h"
-#include "config/config.h"
-#include "support/fake/fake_engine.h"
-#include "support/submit.h"
-#include "support/support.h"
-#include "support/tests.h"
 #include "trace/trace.h"
 
 /* ---- Reading a trace back ---- */
@@ -38,6 +28,7 @@ struct timeline {
 /* Of each test, closed at its end. */
 static struct nvs_trace *trace;
 static struct timeline timeline;
+static struct nvs_error error = {.size = sizeof(error)};
 
 static const char *text(const struct json_value *event, const char *name)
 {
@@ -99,7 +90,6 @@ static void forget_timeline(void)
 static void read_back(const char *path)
 {
 	const struct json_value *events;
-	struct nvs_error error = {.size = sizeof(error)};
 
 	forget_timeline();
 	timeline.text = contents(path);
@@ -118,7 +108,6 @@ static void read_back(const char *path)
 static void write_and_read_back(void)
 {
 	const char *path = path_in(temp_directory(), "trace.json");
-	struct nvs_error error = {.size = sizeof(error)};
 	uint64_t dropped;
 
 	SUCCEEDS(nvs_trace_write(trace, path, &dropped, &error), &error);
@@ -224,13 +213,12 @@ static void assert_nested_or_disjoint(void)
 
 static void open_trace(size_t max_spans)
 {
-	struct nvs_error error = {.size = sizeof(error)};
-
 	SUCCEEDS(nvs_trace_open(&trace, max_spans, &error), &error);
 }
 
 static void close_trace(void)
 {
+	rig_close();
 	forget_timeline();
 	nvs_trace_close(trace);
 	trace = NULL;
@@ -241,8 +229,6 @@ AFTER_SUCCESS(close_trace)
 
 TEST(without_a_trace_nothing_happens)
 {
-	struct nvs_error error = {.size = sizeof(error)};
-
 	trace_io(NULL, true, 0, 0, 1, 2, 0, 1);
 	trace_thread(NULL, TRACE_WAIT, "room", 1, 2);
 	trace_tensor(NULL, false, "w", 1, 2, 0, 1);
@@ -339,7 +325,6 @@ TEST(calls_are_events_in_the_row_of_their_tensor)
 TEST(each_event_has_a_line_of_its_own)
 {
 	const char *path = path_in(temp_directory(), "trace.json");
-	struct nvs_error error = {.size = sizeof(error)};
 	char *json, *line, *rest;
 	unsigned n = 0;
 
@@ -386,8 +371,6 @@ TEST(spans_without_room_are_counted_and_dropped)
 
 TEST(a_trace_of_no_events_or_beyond_memory_is_refused)
 {
-	struct nvs_error error = {.size = sizeof(error)};
-
 	assert_int_equal(nvs_trace_open(&trace, 0, &error), -EINVAL);
 	assert_null(trace);
 	assert_int_equal(nvs_trace_open(&trace, SIZE_MAX / 64 + 1, &error), -EINVAL);
@@ -588,7 +571,6 @@ TEST(a_file_written_during_recording_is_consistent)
 TEST(the_file_is_private_and_replaces_what_was_there)
 {
 	const char *path = path_in(temp_directory(), "trace.json");
-	struct nvs_error error = {.size = sizeof(error)};
 	struct stat was, is;
 	FILE *old = fopen(path, "w");
 
@@ -609,7 +591,6 @@ TEST(a_file_that_can_not_be_written_is_an_error_and_leaves_nothing)
 	const char *directory = temp_directory();
 	const char *path = path_in(directory, "trace.json");
 	struct rlimit limit, before;
-	struct nvs_error error = {.size = sizeof(error)};
 	uint64_t dropped = 0;
 
 	open_trace(100000);
@@ -638,46 +619,13 @@ TEST(a_file_that_can_not_be_written_is_an_error_and_leaves_nothing)
 /* ---- I/Os ---- */
 
 #define PAGE	   4096u
-#define FILE_PAGES 512u
+#define FILE_PAGES (RIG_BYTES / PAGE)
 
-struct rig {
-	struct fake fake;
-	struct nvs_aio *aio;
-	struct nvs_file *file;
-	char *data;
-};
-static struct rig one_rig, *const rig = &one_rig;
-
-static void rig_open(uint32_t depth, uint32_t workers)
+static void open_traced(uint32_t depth, uint32_t workers)
 {
-	const struct aio_config config = {
-		.block_size = PAGE,
-		.queue_depth = depth,
-		.thread_count = workers,
-		.overlap_events = true,
-	};
-	const char *path = path_in(temp_directory(), "file");
-	struct nvs_error error = {.size = sizeof(error)};
-	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-
-	assert_true(fd >= 0);
-	assert_int_equal(posix_fallocate(fd, 0, FILE_PAGES * PAGE), 0);
-	close(fd);
+	RIG(.part = PAGE, .depth = depth, .workers = workers, .moves = true);
 	open_trace(4 * FILE_PAGES);
-	assert_int_equal(posix_memalign((void **)&rig->data, PAGE, FILE_PAGES * PAGE), 0);
-	memset(rig->data, 1, FILE_PAGES * PAGE);
-	fake_init(&rig->fake, NULL);
-	rig->aio = fake_aio_open(&rig->fake, &config, NULL);
 	aio_trace(rig->aio, trace);
-	SUCCEEDS(nvs_file_open(rig->aio, path, NVS_FILE_WRITE, &rig->file, &error), &error);
-}
-
-static void rig_close(void)
-{
-	nvs_file_close(rig->file);
-	nvs_aio_close(rig->aio);
-	fake_destroy(&rig->fake);
-	free(rig->data);
 }
 
 static struct transfer transfer_of(enum nvs_direction direction, unsigned page, unsigned pages)
@@ -695,10 +643,9 @@ static int move_all(void)
 	struct transfer in = transfer_of(NVS_READ, 0, FILE_PAGES / 2);
 	struct transfer out = transfer_of(NVS_WRITE, FILE_PAGES / 2, FILE_PAGES / 2);
 	struct transfer *both[] = {&in, &out};
-	struct nvs_error error = {.size = sizeof(error)};
 
-	SUCCEEDS(submit_all(rig->aio, both, 2, &error), &error);
-	return await_all(rig->aio, both, 2, -1, &error);
+	DO(submit_all(rig->aio, both, 2, &rig->error));
+	return await_all(rig->aio, both, 2, -1, &rig->error);
 }
 
 TEST(every_io_is_a_span_on_the_track_of_its_place_in_the_queue)
@@ -707,7 +654,7 @@ TEST(every_io_is_a_span_on_the_track_of_its_place_in_the_queue)
 	bool seen[FILE_PAGES] = {false};
 	size_t n = 0;
 
-	rig_open(DEPTH, WORKERS);
+	open_traced(DEPTH, WORKERS);
 	assert_int_equal(move_all(), 0);
 	write_and_read_back();
 	assert_nested_or_disjoint();
@@ -729,44 +676,39 @@ TEST(every_io_is_a_span_on_the_track_of_its_place_in_the_queue)
 		n++;
 	}
 	assert_int_equal(n, FILE_PAGES);
-	rig_close();
 }
 
 TEST(ios_one_at_a_time_stay_on_the_first_track)
 {
-
-	rig_open(32, 1);
+	open_traced(32, 1);
 	for (unsigned i = 0; i < 4; i++) {
 		struct transfer page = transfer_of(NVS_READ, i, 1);
 		struct transfer *one = &page;
-		struct nvs_error error = {.size = sizeof(error)};
 
-		SUCCEEDS(submit_all(rig->aio, &one, 1, &error), &error);
-		SUCCEEDS(await_all(rig->aio, &one, 1, -1, &error), &error);
+		DO(submit_all(rig->aio, &one, 1, &rig->error));
+		DO(await_all(rig->aio, &one, 1, -1, &rig->error));
 	}
 	write_and_read_back();
 	for (size_t i = 0; i < timeline.n; i++)
 		if (!strcmp(text(timeline.events[i], "ph"), "X"))
 			assert_string_equal(track_name(timeline.events[i]), "worker 0, slot 00");
-	rig_close();
 }
 
 TEST(a_retried_io_is_one_span_and_a_failed_one_has_no_bytes)
 {
 	struct transfer page;
 	struct transfer *one = &page;
-	struct nvs_error error = {.size = sizeof(error)};
 	const struct json_value *event;
 
-	rig_open(4, 1);
+	open_traced(4, 1);
 	fake_fail_nth(&rig->fake, 0, 2, -EAGAIN);
 	page = transfer_of(NVS_READ, 1, 1);
-	SUCCEEDS(submit_all(rig->aio, &one, 1, &error), &error);
-	SUCCEEDS(await_all(rig->aio, &one, 1, -1, &error), &error);
+	DO(submit_all(rig->aio, &one, 1, &rig->error));
+	DO(await_all(rig->aio, &one, 1, -1, &rig->error));
 	fake_fail_at(&rig->fake, 2 * PAGE, 1, -EIO);
 	page = transfer_of(NVS_WRITE, 2, 1);
-	SUCCEEDS(submit_all(rig->aio, &one, 1, &error), &error);
-	assert_int_equal(await_all(rig->aio, &one, 1, -1, &error), -EIO);
+	DO(submit_all(rig->aio, &one, 1, &rig->error));
+	assert_int_equal(await_all(rig->aio, &one, 1, -1, &rig->error), -EIO);
 
 	write_and_read_back();
 	event = the_only("X", "io", "read");
@@ -774,7 +716,6 @@ TEST(a_retried_io_is_one_span_and_a_failed_one_has_no_bytes)
 	event = the_only("X", "io", "write");
 	assert_int_equal(of_args(event, "offset"), 2 * PAGE);
 	assert_int_equal(of_args(event, "bytes"), 0);
-	rig_close();
 }
 
 EACH_TEST(NULL, cleanup)

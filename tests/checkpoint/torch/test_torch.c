@@ -167,9 +167,7 @@ TEST(storages_without_a_pickle_or_data_and_shards_are_refused)
 
 	make(&f, t, "t");
 	item.tensor = t[0];
-#define REFUSES(words)                                                                             \
-	expect_error(&f, nvs_checkpoint_export(f.engine, &item, 1, path, &options, &f.error),      \
-		     -EINVAL, words)
+#define REFUSES(words) FAILS(&f, -EINVAL, words, nvs_checkpoint_export, &item, 1, path, &options)
 	REFUSES("pickle is NULL");
 	options.pickle = "}.";
 	options.pickle_bytes = 2;
@@ -210,8 +208,8 @@ TEST(elements_of_a_type_that_files_of_torch_lack_are_refused)
 	OPEN(&f, .pool_bytes = MIB);
 	OK(&f, nvs_tensor_register(f.engine, &spec, 1, &item.tensor, &f.error));
 	tensor_write(&f, item.tensor, 1);
-	expect_error(&f, nvs_checkpoint_export(f.engine, &item, 1, path, NULL, &f.error), -EINVAL,
-		     "tensor scale: a file of torch.save has no F8_E8M0");
+	FAILS(&f, -EINVAL, "tensor scale: a file of torch.save has no F8_E8M0",
+	      nvs_checkpoint_export, &item, 1, path, NULL);
 	assert_int_equal(entries_of(directory), 0);
 	fixture_close(&f);
 }

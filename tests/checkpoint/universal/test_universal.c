@@ -53,33 +53,52 @@ static void params_of(struct nvs_checkpoint_param params[PARAMS])
 
 TWO_OPTIMIZERS
 
+/* Of each test, and a checkpoint in it, which is not there yet. */
+static const char *directory, *path;
+
+static int begin(void **state)
+{
+	(void)state;
+	directory = temp_directory();
+	path = path_in(directory, "tag");
+	return 0;
+}
+
+EACH_TEST(begin, cleanup)
+
 static void start(struct optim *on, uint64_t steps)
 {
 	optim_begin(on, groups, COUNT(groups));
 	optim_run(on, 1, steps);
 }
 
-static int export_to(struct optim *on, const char *path)
+static int export_to(struct optim *on, const char *to)
 {
 	struct nvs_checkpoint_param params[PARAMS];
 
 	params_of(params);
-	return nvs_checkpoint_export_universal(on->optimizer, params, PARAMS, path, NULL,
-					       &on->error);
+	return nvs_checkpoint_export_universal(on->optimizer, params, PARAMS, to, NULL, &on->error);
+}
+
+/* The checkpoint is of `optim` after so many steps. */
+static void export_after(uint64_t steps)
+{
+	start(&optim, steps);
+	DONE(&optim, export_to(&optim, path));
 }
 
 static int import_as(struct optim *on, const struct nvs_checkpoint_param *params, size_t n,
-		     const char *path)
+		     const char *from)
 {
-	return nvs_checkpoint_import_universal(on->optimizer, params, n, path, &on->error);
+	return nvs_checkpoint_import_universal(on->optimizer, params, n, from, &on->error);
 }
 
-static int import_from(struct optim *on, const char *path)
+static int import_from(struct optim *on, const char *from)
 {
 	struct nvs_checkpoint_param params[PARAMS];
 
 	params_of(params);
-	return import_as(on, params, PARAMS, path);
+	return import_as(on, params, PARAMS, from);
 }
 
 /* Elements of a parameter in one part. */
@@ -113,9 +132,9 @@ static uint64_t steps_of(struct optim *on)
 	return info.step;
 }
 
-static void read_text(const char *path, char *text, size_t room)
+static void read_text(const char *file, char *text, size_t room)
 {
-	int fd = open(path, O_RDONLY);
+	int fd = open(file, O_RDONLY);
 	ssize_t n = read(fd, text, room - 1);
 
 	assert_true(n >= 0);
@@ -125,7 +144,6 @@ static void read_text(const char *path, char *text, size_t room)
 
 TEST(what_is_exported_is_imported)
 {
-	const char *directory = temp_directory(), *path = path_in(directory, "global_step4");
 	float padding[100];
 	char latest[64];
 
@@ -133,7 +151,7 @@ TEST(what_is_exported_is_imported)
 	for (unsigned twice = 0; twice < 2; twice++)
 		DONE(&optim, export_to(&optim, path));
 	read_text(path_in(directory, "latest_universal"), latest, sizeof(latest));
-	assert_string_equal(latest, "global_step4");
+	assert_string_equal(latest, "tag");
 	assert_int_equal(entries_of(directory), 2);
 	assert_int_equal(entries_of(path), 1);
 	start(&other, 1);
@@ -150,12 +168,10 @@ TEST(what_is_exported_is_imported)
 
 TEST(a_universal_checkpoint_has_the_states_of_the_rule)
 {
-	const char *path = path_in(temp_directory(), "global_step4");
-
 	for (unsigned k = 0; k < 2; k++) {
 		struct optim *on = k ? &other : &optim;
 
-		optim_init(on, groups, COUNT(groups));
+		optim_renew(on, groups, COUNT(groups));
 		strcpy(on->config.adam.type, "Adagrad");
 		DONE(on, optim_open(on));
 		optim_run(on, 1, k ? 1 : 4);
@@ -183,7 +199,7 @@ static const struct group halves[] = {{"first", 100100, NVS_BF16}, {"second", 30
 
 static void start_in(struct optim *on, enum nvs_optimizer_state state, uint64_t steps)
 {
-	optim_init(on, halves, COUNT(halves));
+	optim_renew(on, halves, COUNT(halves));
 	on->config.optimizer_state = state;
 	DONE(on, optim_open(on));
 	optim_run(on, 1, steps);
@@ -191,8 +207,7 @@ static void start_in(struct optim *on, enum nvs_optimizer_state state, uint64_t 
 
 TEST(state_in_fewer_bytes_is_exported_as_float32_and_imported_into_any_format)
 {
-	const char *directory = temp_directory();
-	const char *path = path_in(directory, "packed"), *again = path_in(directory, "again");
+	const char *again = path_in(directory, "again");
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
 	struct nvs_checkpoint_param whole[COUNT(halves)];
 	struct stat status;
@@ -223,8 +238,6 @@ TEST(state_in_fewer_bytes_is_exported_as_float32_and_imported_into_any_format)
 		other.result.norm = optim.result.norm;
 		IS_LIKE(&optim, &other);
 		assert_int_equal(steps_of(&other), 4);
-		optim_close(&other);
-		optim_close(&optim);
 	}
 }
 
@@ -294,12 +307,22 @@ struct rank {
 	int rc;
 };
 
-static void rank_open(struct rank *rank, unsigned number, unsigned world, const char *path)
+static struct rank ranks[RANKS_MAX]; /* closed at the end of a test */
+
+static void close_ranks(void)
+{
+	for (unsigned i = 0; i < RANKS_MAX; i++)
+		if (ranks[i].optim.made)
+			optim_close(&ranks[i].optim);
+}
+AFTER_SUCCESS(close_ranks)
+
+static void rank_open(struct rank *rank, unsigned number, unsigned world, const char *to)
 {
 	uint64_t at = 0;
 	struct group group = {"all", 0, NVS_F32};
 
-	*rank = (struct rank){.rank = number, .world = world, .path = path};
+	*rank = (struct rank){.optim = rank->optim, .rank = number, .world = world, .path = to};
 	params_of(rank->params);
 	for (size_t i = 0; i < PARAMS; i++) {
 		struct nvs_checkpoint_param *param = &rank->params[i];
@@ -316,8 +339,13 @@ static void rank_open(struct rank *rank, unsigned number, unsigned world, const 
 		at += most;
 	}
 	group.numel = at;
-	optim_init(&rank->optim, &group, 1);
-	DONE(&rank->optim, optim_open(&rank->optim));
+	optim_begin(&rank->optim, &group, 1);
+}
+
+static void ranks_open(unsigned world)
+{
+	for (unsigned i = 0; i < world; i++)
+		rank_open(&ranks[i], i, world, path);
 }
 
 static void *rank_export(void *arg)
@@ -336,7 +364,7 @@ static void *rank_export(void *arg)
 	return NULL;
 }
 
-static void ranks_export(struct rank *ranks, unsigned world)
+static void ranks_export(unsigned world)
 {
 	pthread_t threads[RANKS_MAX];
 
@@ -371,12 +399,12 @@ static void rank_is_as(struct rank *rank, struct optim *whole)
 }
 
 /* Takes a step when a file of the parameters is opened. */
-static void step_before_open(void *arg, const char *path)
+static void step_before_open(void *arg, const char *file)
 {
 	struct optim **next = arg;
 	struct optim *own = *next;
 
-	if (!own || !strstr(path, "fp32.pt"))
+	if (!own || !strstr(file, "fp32.pt"))
 		return;
 	*next = NULL;
 	optim_run(own, 2, 2);
@@ -384,17 +412,14 @@ static void step_before_open(void *arg, const char *path)
 
 TEST(an_import_that_a_step_changes_meanwhile_is_told)
 {
-	const char *path = path_in(temp_directory(), "tag");
 	struct optim *steps = &optim;
 	const struct inject_observer observer = {.arg = &steps, .before_open = step_before_open};
 
-	start(&optim, 1);
-	DONE(&optim, export_to(&optim, path));
+	export_after(1);
 	inject_observe(&observer);
 	REFUSED(&optim, import_from(&optim, path), -EBUSY, "took a step");
 	inject_observe(NULL);
 	assert_int_equal(steps_of(&optim), 2);
-	optim_close(&optim);
 }
 
 struct replacement {
@@ -403,24 +428,22 @@ struct replacement {
 };
 
 /* The file gets another time of its last write, and no other bytes. */
-static void write_before_second_open(void *arg, const char *path)
+static void write_before_second_open(void *arg, const char *file)
 {
 	struct replacement *replacement = arg;
 	const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_nsec = 1}};
 
-	if (strstr(path, "embed.weight/exp_avg.pt") && ++replacement->opened == 2)
+	if (strstr(file, "embed.weight/exp_avg.pt") && ++replacement->opened == 2)
 		assert_int_equal(utimensat(AT_FDCWD, replacement->path, times, 0), 0);
 }
 
 TEST(a_file_that_is_written_to_during_an_import_is_told)
 {
-	const char *path = path_in(temp_directory(), "tag");
 	struct replacement replacement = {path_in(path, "zero/embed.weight/exp_avg.pt"), 0};
 	const struct inject_observer observer = {.arg = &replacement,
 						 .before_open = write_before_second_open};
 
-	start(&optim, 1);
-	DONE(&optim, export_to(&optim, path));
+	export_after(1);
 	inject_observe(&observer);
 	REFUSED(&optim, import_from(&optim, path), -ESTALE, replacement.path);
 	inject_observe(NULL);
@@ -431,53 +454,43 @@ TEST(a_file_that_is_written_to_during_an_import_is_told)
 /* From one rank to three, from these to one, which compares the checksums, and to four. */
 TEST(ranks_cut_and_join_parameters)
 {
-	const char *directory = temp_directory();
-	const char *one = path_in(directory, "one"), *several = path_in(directory, "several");
-	static struct rank ranks[RANKS_MAX];
+	const char *several = path_in(directory, "several");
 
-	start(&optim, 3);
-	DONE(&optim, export_to(&optim, one));
+	export_after(3);
 	for (unsigned world = 2; world <= RANKS_MAX; world++) {
 		for (unsigned i = 0; i < world; i++) {
 			rank_open(&ranks[i], i, world, several);
 			DONE(&ranks[i].optim,
-			     import_as(&ranks[i].optim, ranks[i].params, PARAMS, one));
+			     import_as(&ranks[i].optim, ranks[i].params, PARAMS, path));
 			rank_is_as(&ranks[i], &optim);
 		}
-		ranks_export(ranks, world);
-		for (unsigned i = 0; i < world; i++) {
+		ranks_export(world);
+		for (unsigned i = 0; i < world; i++)
 			DONE(&ranks[i].optim, ranks[i].rc);
-			optim_close(&ranks[i].optim);
-		}
 		start(&other, 1);
 		DONE(&other, import_from(&other, several));
 		assert_int_equal(steps_of(&other), 3);
 		same_params(&optim, &other);
-		optim_close(&other);
 	}
 }
 
 TEST(a_rank_that_fails_ends_the_export_of_all)
 {
-	const char *directory = temp_directory(), *path = path_in(directory, "tag");
-	static struct rank ranks[2];
 
-	for (unsigned i = 0; i < 2; i++)
-		rank_open(&ranks[i], i, 2, path);
+	ranks_open(2);
 	/* It has no such elements. */
 	ranks[1].params[1].offset = UINT64_MAX;
-	ranks_export(ranks, 2);
+	ranks_export(2);
 	assert_int_equal(ranks[0].rc, -ECANCELED);
 	assert_says(ranks[0].optim.error.text, "rank 1");
 	assert_int_equal(ranks[1].rc, -EINVAL);
 	assert_int_equal(entries_of(path), 0);
 	ranks[1].params[1].offset = ranks[0].params[1].offset;
 	ranks[1].params[1].name = "other";
-	ranks_export(ranks, 2);
+	ranks_export(2);
 	for (unsigned i = 0; i < 2; i++) {
 		assert_int_equal(ranks[i].rc, -EINVAL);
 		assert_says(ranks[i].optim.error.text, "other parameters than rank 0");
-		optim_close(&ranks[i].optim);
 	}
 	assert_int_equal(entries_of(path), 0);
 }
@@ -486,15 +499,14 @@ TEST(a_rank_that_fails_ends_the_export_of_all)
 TEST(a_rank_without_memory_ends_the_export_of_all)
 {
 	const char *memory = memory_directory();
-	const char *path = path_in(memory ? memory : temp_directory(), "tag");
-	static struct rank ranks[2];
 	uint64_t failed = 1;
 
-	for (unsigned i = 0; i < 2; i++)
-		rank_open(&ranks[i], i, 2, path);
+	if (memory)
+		path = path_in(memory, "tag");
+	ranks_open(2);
 	for (uint64_t nth = 1; failed; nth += 1 + nth / 32) {
 		inject_fail(INJECT_MEMORY, nth, 1, ENOMEM);
-		ranks_export(ranks, 2);
+		ranks_export(2);
 		inject_stop(&failed);
 		assert_int_equal(!ranks[0].rc, !ranks[1].rc);
 		for (unsigned i = 0; i < 2; i++)
@@ -503,22 +515,19 @@ TEST(a_rank_without_memory_ends_the_export_of_all)
 					 ranks[i].optim.error.text);
 		assert_true(nth < 20000);
 	}
-	for (unsigned i = 0; i < 2; i++)
-		optim_close(&ranks[i].optim);
 }
 
-/* The files of the checkpoint are those that `reader` finds, of step 4, and nothing is beside them. */
-static void is_as_before(const char *path, struct optim *reader, struct optim *before)
+/* The checkpoint is that of `optim` in step 4, and nothing is beside it. */
+static void is_as_before(void)
 {
-	DONE(reader, import_from(reader, path));
-	assert_int_equal(steps_of(reader), 4);
-	same_params(reader, before);
+	DONE(&other, import_from(&other, path));
+	assert_int_equal(steps_of(&other), 4);
+	same_params(&other, &optim);
 	assert_int_equal(entries_of(path), 1);
 }
 
 TEST(elements_that_a_rank_alone_leaves_out_are_refused)
 {
-	const char *path = path_in(temp_directory(), "tag");
 	struct nvs_checkpoint_param params[PARAMS];
 	static const struct {
 		size_t param;
@@ -536,9 +545,8 @@ TEST(elements_that_a_rank_alone_leaves_out_are_refused)
 		{3, 5, 0, "blocks.0.norm: no rank has the 5 elements from 0 on, of 5"},
 	};
 
-	start(&optim, 4);
+	export_after(4);
 	start(&other, 0);
-	DONE(&optim, export_to(&optim, path));
 	for (size_t i = 0; i < COUNT(holes); i++) {
 		struct nvs_checkpoint_param *param = &params[holes[i].param];
 
@@ -549,14 +557,14 @@ TEST(elements_that_a_rank_alone_leaves_out_are_refused)
 			nvs_checkpoint_export_universal(optim.optimizer, params, PARAMS, path, NULL,
 							&optim.error),
 			-EINVAL, holes[i].words);
-		is_as_before(path, &other, &optim);
+		is_as_before();
 	}
 }
 
 /* All ranks have the same error. */
-static void ranks_refuse(struct rank *ranks, unsigned world, const char *words)
+static void ranks_refuse(unsigned world, const char *words)
 {
-	ranks_export(ranks, world);
+	ranks_export(world);
 	for (unsigned i = 0; i < world; i++) {
 		assert_int_equal(ranks[i].rc, -EINVAL);
 		assert_says(ranks[i].optim.error.text, words);
@@ -565,29 +573,25 @@ static void ranks_refuse(struct rank *ranks, unsigned world, const char *words)
 
 TEST(elements_that_ranks_leave_out_or_have_twice_are_refused_by_all)
 {
-	const char *path = path_in(temp_directory(), "tag");
 	static const uint64_t half[] = {56};
 	struct nvs_checkpoint_param *param;
-	static struct rank ranks[RANKS_MAX];
 
-	start(&optim, 4);
+	export_after(4);
 	start(&other, 0);
-	DONE(&optim, export_to(&optim, path));
-	for (unsigned i = 0; i < RANKS_MAX; i++)
-		rank_open(&ranks[i], i, RANKS_MAX, path);
+	ranks_open(RANKS_MAX);
 	param = &ranks[1].params[0]; /* elements 24975 to 49950 of embed.weight */
 	param->numel -= 2;
-	ranks_refuse(ranks, RANKS_MAX,
+	ranks_refuse(RANKS_MAX,
 		     "embed.weight: no rank has the 2 elements from 49948 on, of 99900; rank 1 has "
 		     "those before, rank 2 those behind");
-	is_as_before(path, &other, &optim);
+	is_as_before();
 	param->numel += 2;
 	param->first++;
-	ranks_refuse(ranks, RANKS_MAX,
+	ranks_refuse(RANKS_MAX,
 		     "embed.weight: no rank has the 1 elements from 24975 on, of 99900; rank 0 has "
 		     "those before, rank 1 those behind");
 	param->first -= 2;
-	ranks_refuse(ranks, RANKS_MAX,
+	ranks_refuse(RANKS_MAX,
 		     "embed.weight: ranks 0 and 1 both have the 1 elements from 24974 on");
 	param->first++;
 	/* Three ranks have one half. */
@@ -596,11 +600,8 @@ TEST(elements_that_ranks_leave_out_or_have_twice_are_refused_by_all)
 		ranks[i].params[1].numel = 28;
 		ranks[i].params[1].first = i < 3 ? 0 : 28;
 	}
-	ranks_refuse(ranks, RANKS_MAX,
-		     "embed.bias: ranks 0 and 1 both have the 28 elements from 0 on");
-	is_as_before(path, &other, &optim);
-	for (unsigned i = 0; i < RANKS_MAX; i++)
-		optim_close(&ranks[i].optim);
+	ranks_refuse(RANKS_MAX, "embed.bias: ranks 0 and 1 both have the 28 elements from 0 on");
+	is_as_before();
 }
 
 /* More than ranks gather at a time. */
@@ -610,8 +611,6 @@ TEST(a_checkpoint_may_have_many_parameters)
 	static const uint64_t shape[] = {2 * NUMEL};
 	static struct nvs_checkpoint_param params[2][MANY];
 	static char names[MANY][8];
-	static struct rank ranks[2];
-	const char *path = path_in(temp_directory(), "tag");
 	float left[NUMEL], right[NUMEL];
 
 	for (unsigned rank = 0; rank < 2; rank++) {
@@ -633,9 +632,9 @@ TEST(a_checkpoint_may_have_many_parameters)
 		ranks[rank].n = MANY;
 	}
 	params[1][MANY - 1].numel--;
-	ranks_refuse(ranks, 2, "p199: no rank has the 1 elements from 99 on, of 100");
+	ranks_refuse(2, "p199: no rank has the 1 elements from 99 on, of 100");
 	params[1][MANY - 1].numel++;
-	ranks_export(ranks, 2);
+	ranks_export(2);
 	/* The checksums of all files are right, or this import fails. */
 	for (unsigned rank = 0; rank < 2; rank++)
 		DONE(&ranks[rank].optim, ranks[rank].rc);
@@ -649,8 +648,6 @@ TEST(a_checkpoint_may_have_many_parameters)
 		get(&ranks[1].optim, &params[0][i], 0, right);
 		assert_memory_equal(left, right, sizeof(left));
 	}
-	for (unsigned rank = 0; rank < 2; rank++)
-		optim_close(&ranks[rank].optim);
 }
 
 /* `gather` has 4 ranks. */
@@ -666,15 +663,12 @@ TEST(ranks_that_differ_in_their_numbers_are_refused)
 		{4, 4, "rank 4 of 4; allowed are 0 to world - 1"},
 		{2, 2, "rank 2 of 2; allowed are 0 to world - 1"},
 	};
-	const char *path = path_in(temp_directory(), "tag");
-	static struct rank ranks[RANKS_MAX];
 
-	for (unsigned i = 0; i < RANKS_MAX; i++)
-		rank_open(&ranks[i], i, RANKS_MAX, path);
+	ranks_open(RANKS_MAX);
 	for (size_t i = 0; i < COUNT(wrong); i++) {
 		ranks[2].rank = wrong[i].rank;
 		ranks[2].world = wrong[i].world;
-		ranks_export(ranks, RANKS_MAX);
+		ranks_export(RANKS_MAX);
 		for (unsigned rank = 0; rank < RANKS_MAX; rank++) {
 			assert_int_equal(ranks[rank].rc, -EINVAL);
 			assert_says(ranks[rank].optim.error.text,
@@ -685,11 +679,9 @@ TEST(ranks_that_differ_in_their_numbers_are_refused)
 	}
 	ranks[2].rank = 2;
 	ranks[2].world = RANKS_MAX;
-	ranks_export(ranks, RANKS_MAX);
-	for (unsigned i = 0; i < RANKS_MAX; i++) {
+	ranks_export(RANKS_MAX);
+	for (unsigned i = 0; i < RANKS_MAX; i++)
 		DONE(&ranks[i].optim, ranks[i].rc);
-		optim_close(&ranks[i].optim);
-	}
 }
 
 /* Of 4 ranks all but two make the same mistake. */
@@ -698,8 +690,6 @@ TEST(ranks_with_the_same_wrong_numbers_are_refused)
 	static const struct {
 		unsigned rank, world;
 	} wrong[] = {{3, 4}, {1, 2}, {2, 2}, {7, 70}};
-	const char *path = path_in(temp_directory(), "tag");
-	static struct rank ranks[RANKS_MAX];
 
 	for (unsigned i = 0; i < RANKS_MAX; i++)
 		rank_open(&ranks[i], i % 2, 2, path);
@@ -708,7 +698,7 @@ TEST(ranks_with_the_same_wrong_numbers_are_refused)
 			ranks[rank].rank = wrong[i].rank;
 			ranks[rank].world = wrong[i].world;
 		}
-		ranks_export(ranks, RANKS_MAX);
+		ranks_export(RANKS_MAX);
 		for (unsigned rank = 0; rank < RANKS_MAX; rank++)
 			assert_int_equal(ranks[rank].rc, -EINVAL);
 		for (unsigned rank = 0; rank < 2; rank++)
@@ -716,33 +706,31 @@ TEST(ranks_with_the_same_wrong_numbers_are_refused)
 				    "the ranks differ in their numbers");
 		assert_int_equal(access(path, F_OK), -1);
 	}
-	for (unsigned i = 0; i < RANKS_MAX; i++)
-		optim_close(&ranks[i].optim);
 }
 
 /* ---- Failures ---- */
 
 /* Which of two optimizers the checkpoint is of. */
-static struct optim *is_of(struct optim *reader, struct optim *a, struct optim *b, const char *path)
+static struct optim *is_of(struct optim *reader, struct optim *a, struct optim *b, const char *from)
 {
 	struct optim *whose;
 
-	DONE(reader, import_from(reader, path));
+	DONE(reader, import_from(reader, from));
 	whose = steps_of(reader) == steps_of(a) ? a : b;
 	assert_int_equal(steps_of(reader), steps_of(whose));
 	same_params(reader, whose);
 	return whose;
 }
 
-static void fail_at_each_call(const char *path)
+static void fail_at_each_call(const char *to)
 {
-	struct optim old, new, reader;
+	struct optim old = {0}, new = {0}, reader = {0};
 	uint64_t failed = 1;
 
 	start(&old, 1);
 	start(&new, 2);
 	start(&reader, 0);
-	DONE(&old, export_to(&old, path));
+	DONE(&old, export_to(&old, to));
 	/* The later calls are much alike: one for each file that is opened. */
 	for (uint64_t nth = 1; failed; nth += 1 + nth / at_length(32, 8)) {
 		unsigned files = inject_held().files;
@@ -750,16 +738,16 @@ static void fail_at_each_call(const char *path)
 
 		inject_fail(INJECT_MEMORY | INJECT_OPEN | INJECT_SYNC | INJECT_SPACE | INJECT_NAME,
 			    nth, 1, ENOSPC);
-		rc = export_to(&new, path);
+		rc = export_to(&new, to);
 		inject_stop(&failed);
 		assert_int_equal(inject_held().files, files);
 		if (!rc)
-			assert_ptr_equal(is_of(&reader, &old, &new, path), &new);
-		else if (is_of(&reader, &old, &new, path) == &new)
-			DONE(&old, export_to(&old, path));
+			assert_ptr_equal(is_of(&reader, &old, &new, to), &new);
+		else if (is_of(&reader, &old, &new, to) == &new)
+			DONE(&old, export_to(&old, to));
 		if (!rc && failed)
-			DONE(&old, export_to(&old, path));
-		assert_in_range(entries_of(path), 1, 2);
+			DONE(&old, export_to(&old, to));
+		assert_in_range(entries_of(to), 1, 2);
 		assert_true(nth < 20000);
 	}
 	optim_close(&reader);
@@ -809,14 +797,14 @@ static void end_at_rename(void *left, struct inject_name *name)
 }
 
 /* Exports over a checkpoint, in a process that ends before one of its renames; false: it has fewer. */
-static bool ends_at_rename(const char *path, unsigned nth)
+static bool ends_at_rename(unsigned nth)
 {
 	const struct inject_observer observer = {.arg = &nth, .before_name = end_at_rename};
 	pid_t child = fork();
 	int status;
 
 	if (!child) {
-		struct optim own;
+		struct optim own = {0};
 
 		start(&own, 2);
 		inject_observe(&observer);
@@ -828,9 +816,9 @@ static bool ends_at_rename(const char *path, unsigned nth)
 }
 
 /* What an export of two steps left, that ended over one of `old`, is either, and the next export whole. */
-static void old_or_new(struct optim *old, const char *path)
+static void old_or_new(struct optim *old)
 {
-	struct optim reader;
+	struct optim reader = {0};
 
 	start(&reader, 0);
 	DONE(&reader, import_from(&reader, path));
@@ -844,8 +832,8 @@ static void old_or_new(struct optim *old, const char *path)
 
 TEST(an_export_that_ends_between_its_renames_on_fuse_leaves_the_old_checkpoint_or_the_new)
 {
-	const char *mount = mount_fuse(), *path;
-	struct optim old;
+	const char *mount = mount_fuse();
+	struct optim old = {0};
 	unsigned between = 0, nth = 1;
 
 	if (!mount)
@@ -853,9 +841,9 @@ TEST(an_export_that_ends_between_its_renames_on_fuse_leaves_the_old_checkpoint_o
 	path = path_in(mount, "tag");
 	start(&old, 1);
 	DONE(&old, export_to(&old, path));
-	for (; ends_at_rename(path, nth); nth++) {
+	for (; ends_at_rename(nth); nth++) {
 		between += access(path_in(path, "zero"), F_OK) != 0;
-		old_or_new(&old, path);
+		old_or_new(&old);
 		DONE(&old, import_from(&old, path));
 	}
 	assert_int_equal(between, 1);
@@ -867,7 +855,6 @@ TEST(an_export_that_ends_between_its_renames_on_fuse_leaves_the_old_checkpoint_o
 /* Over no checkpoint, and over one. */
 TEST(a_system_that_refuses_to_exchange_names_before_it_looks_for_them_gets_its_checkpoint)
 {
-	const char *path = path_in(temp_directory(), "tag");
 
 	start(&optim, 0);
 	start(&other, 0);
@@ -893,11 +880,9 @@ TEST(a_system_that_refuses_to_exchange_names_before_it_looks_for_them_gets_its_c
 /* An export that fails does not remove what a crash has left as the only checkpoint. */
 TEST(a_failed_export_keeps_a_checkpoint_that_a_crash_has_left_between_renames)
 {
-	const char *path = path_in(temp_directory(), "tag");
 	uint64_t failed;
 
-	start(&optim, 1);
-	DONE(&optim, export_to(&optim, path));
+	export_after(1);
 	assert_int_equal(rename(path_in(path, "zero"), path_in(path, "zero.before")), 0);
 	inject_fail(INJECT_SPACE, 1, 1, ENOSPC);
 	REFUSED(&optim, export_to(&optim, path), -ENOSPC, "zero.partial");
@@ -912,8 +897,7 @@ TEST(a_failed_export_keeps_a_checkpoint_that_a_crash_has_left_between_renames)
 /* A child exports and is killed at moments all over the export. */
 TEST(a_killed_export_leaves_the_old_checkpoint_or_the_new)
 {
-	const char *path = path_in(temp_directory(), "tag");
-	struct optim old;
+	struct optim old = {0};
 	uint64_t random = random_seed("kills");
 	unsigned kills = 0, rounds = at_length(12, 4);
 
@@ -924,7 +908,7 @@ TEST(a_killed_export_leaves_the_old_checkpoint_or_the_new)
 		pid_t child = fork();
 
 		if (!child) {
-			struct optim own;
+			struct optim own = {0};
 
 			start(&own, 2);
 			for (;;)
@@ -935,15 +919,15 @@ TEST(a_killed_export_leaves_the_old_checkpoint_or_the_new)
 		kill(child, SIGKILL);
 		assert_int_equal(waitpid(child, &status, 0), child);
 		kills += WIFSIGNALED(status);
-		old_or_new(&old, path);
+		old_or_new(&old);
 	}
 	assert_int_equal(kills, rounds);
 	optim_close(&old);
 }
 
-static void flip(const char *path, off_t at)
+static void flip(const char *file, off_t at)
 {
-	int fd = open(path, O_RDWR);
+	int fd = open(file, O_RDWR);
 	unsigned char byte;
 
 	assert_int_equal(pread(fd, &byte, 1, at), 1);
@@ -956,15 +940,16 @@ static void flip(const char *path, off_t at)
 TEST(damage_is_an_error_or_without_effect)
 {
 	const char *memory = memory_directory();
-	const char *path = path_in(memory ? memory : temp_directory(), "tag");
-	const char *file = path_in(path, "zero/embed.bias/exp_avg.pt");
+	const char *file;
 	uint64_t random = random_seed("damage"), refused = 0;
 	unsigned rounds = at_length(200, 60);
 	struct stat status;
 
-	start(&optim, 2);
+	if (memory)
+		path = path_in(memory, "tag");
+	file = path_in(path, "zero/embed.bias/exp_avg.pt");
+	export_after(2);
 	start(&other, 0);
-	DONE(&optim, export_to(&optim, path));
 	assert_int_equal(stat(file, &status), 0);
 	for (unsigned i = 0; i < rounds; i++) {
 		off_t at = (off_t)random_below(&random, (uint64_t)status.st_size);
@@ -985,17 +970,14 @@ TEST(damage_is_an_error_or_without_effect)
 
 /* ---- Refusals ---- */
 
-static struct optim *refusing;
-static const char *refused_path;
-
 static void refuses(const struct nvs_checkpoint_param *params, size_t n, int code,
 		    const char *words)
 {
-	REFUSED(refusing,
-		nvs_checkpoint_export_universal(refusing->optimizer, params, n, refused_path, NULL,
-						&refusing->error),
+	REFUSED(&optim,
+		nvs_checkpoint_export_universal(optim.optimizer, params, n, path, NULL,
+						&optim.error),
 		code, words);
-	REFUSED(refusing, import_as(refusing, params, n, refused_path), code, words);
+	REFUSED(&optim, import_as(&optim, params, n, path), code, words);
 }
 
 TEST(params_that_are_wrong_are_refused)
@@ -1005,8 +987,6 @@ TEST(params_that_are_wrong_are_refused)
 	char name[257], words[300];
 
 	start(&optim, 0);
-	refusing = &optim;
-	refused_path = path_in(temp_directory(), "tag");
 	for (size_t i = 0; i <= COUNT(names); i++) {
 		params_of(params);
 		memset(name, 'a', 256);
@@ -1042,7 +1022,6 @@ TEST(params_that_are_wrong_are_refused)
 
 TEST(paths_and_options_that_are_wrong_are_refused)
 {
-	const char *directory = temp_directory(), *path = path_in(directory, "tag");
 	static const char *const paths[] = {"", "/", ".", "..", "a/.."};
 	struct nvs_checkpoint_param params[PARAMS];
 	struct nvs_universal_options options = {.size = sizeof(options), .rank = 1};
@@ -1072,7 +1051,6 @@ TEST(paths_and_options_that_are_wrong_are_refused)
 /* Nobody else's file is touched: not behind a link, not in a directory of that name. */
 TEST(a_planted_link_is_not_followed)
 {
-	const char *directory = temp_directory(), *path = path_in(directory, "tag");
 	const char *victim = path_in(directory, "victim");
 
 	start(&optim, 0);
@@ -1091,28 +1069,26 @@ TEST(a_directory_with_other_files_is_not_replaced)
 					     "zero/a/b/fp32.pt", "zero.before/mine"};
 
 	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
-		const char *path = path_in(temp_directory(), "tag"),
-			   *mine = path_in(path, places[i]);
+		const char *mine;
 		char command[512];
 
+		path = path_in(temp_directory(), "tag");
+		mine = path_in(path, places[i]);
 		start(&optim, 0);
 		snprintf(command, sizeof(command), "mkdir -p '%s' && rmdir '%s' && echo 1 > '%s'",
 			 mine, mine, mine);
 		assert_int_equal(system(command), 0);
 		REFUSED(&optim, export_to(&optim, path), -EEXIST, "no part of a universal");
 		assert_int_equal(access(mine, F_OK), 0);
-		optim_close(&optim);
 	}
 }
 
 /* As a crash of an NFS client or a FUSE file system leaves them, in all places that are replaced. */
 TEST(names_of_removed_files_are_no_other_files)
 {
-	const char *path = path_in(temp_directory(), "tag");
 	char command[1024];
 
-	start(&optim, 0);
-	DONE(&optim, export_to(&optim, path));
+	export_after(0);
 	snprintf(command, sizeof(command),
 		 "cd '%s' && cp -a zero zero.partial && for d in zero* zero*/*/; do "
 		 "touch $d/.nfs00000000deadbeef00000001 $d/.fuse_hidden0000000100000001; done",
@@ -1127,7 +1103,7 @@ TEST(names_of_removed_files_are_no_other_files)
 /* FUSE keeps it under another name until it is closed. */
 TEST(what_a_killed_export_has_left_is_replaced_while_a_file_of_it_is_open_on_fuse)
 {
-	const char *mount = mount_fuse(), *path;
+	const char *mount = mount_fuse();
 	struct nvs_checkpoint_param params[PARAMS];
 	int held, exported, imported, kept;
 	char command[1024];
@@ -1156,7 +1132,6 @@ TEST(what_a_killed_export_has_left_is_replaced_while_a_file_of_it_is_open_on_fus
 
 TEST(a_signal_while_space_is_reserved_ends_no_export)
 {
-	const char *path = path_in(temp_directory(), "tag");
 	uint64_t failed;
 
 	start(&optim, 0);
@@ -1170,7 +1145,6 @@ TEST(a_signal_while_space_is_reserved_ends_no_export)
 /* With the default action of SIGXFSZ, which ends the process. */
 TEST(a_limit_on_file_sizes_is_an_error_with_a_remedy)
 {
-	const char *path = path_in(temp_directory(), "tag");
 	struct rlimit was, limit;
 
 	start(&optim, 0);
@@ -1182,5 +1156,3 @@ TEST(a_limit_on_file_sizes_is_an_error_with_a_remedy)
 	assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
 	DONE(&optim, export_to(&optim, path));
 }
-
-EACH_TEST(NULL, cleanup)

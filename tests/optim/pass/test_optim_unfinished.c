@@ -64,7 +64,7 @@ static void interrupt_step(void *arg, size_t group, uint64_t offset, uint64_t nu
 
 static void begin(const struct way *way)
 {
-	optim_init(o, groups, LENGTH(groups));
+	optim_renew(o, groups, LENGTH(groups));
 	o->options.weights_final = interrupt_step;
 	o->config.keep = true;
 	o->config.gradient_clipping = way->clipping;
@@ -120,7 +120,6 @@ static void run_undisturbed(const struct way *way, struct course *course)
 	snapshot_take(o, &course->finished);
 	steps(way, LOST_STEP + 1, STEPS);
 	snapshot_take(o, &course->last);
-	optim_close(o);
 }
 
 /* A step that fails between two tiles. */

@@ -110,7 +110,7 @@ static void all_seen_once(void)
 
 static void begin(struct optim *on, unsigned way)
 {
-	optim_init(on, five, LENGTH(five));
+	optim_renew(on, five, LENGTH(five));
 	on->offload->ratio = way & 1 ? 0.6 : 1;
 	on->config.optimizer_max_in_cpu = way & 2 ? 20000 : 0;
 	on->offload->fast_init = way != 4;
@@ -145,13 +145,12 @@ TEST(an_export_has_every_element_once)
 		export_is_due();
 		optim_run(o, 1, 2);
 		export_is_due();
-		optim_close(o);
 	}
 }
 
 TEST(imported_state_computes_the_same_bits)
 {
-	struct optim from, to;
+	struct optim from = {0}, to = {0};
 
 	for (unsigned i = 0; i < 2 * WAYS; i++) {
 		all.tiles = i % 2;
@@ -197,7 +196,7 @@ TEST(bulk_calls_move_each_tile_once)
 /* Tiles in host memory are always at hand, so one thread has two in flight. */
 TEST(a_thread_begins_the_next_tile_before_it_waits)
 {
-	optim_init(o, five, LENGTH(five));
+	optim_renew(o, five, LENGTH(five));
 	o->offload->ratio = 0;
 	o->config.optimizer_threads = 1;
 	DONE(o, optim_open(o));
@@ -227,7 +226,6 @@ TEST(an_error_of_the_caller_ends_the_call)
 		DONE(o, move(o, true, 0));
 		IS_AS_SAVED(o);
 		optim_run(o, 2, 2);
-		optim_close(o);
 	}
 }
 
@@ -246,7 +244,6 @@ TEST(faults_of_the_drive_end_the_call)
 			DONE(o, move(o, import, 0));
 		}
 		IS_AS_SAVED(o);
-		optim_close(o);
 	}
 }
 
@@ -297,7 +294,7 @@ static void double_update(void *arg, const struct nvs_update *update)
 static void begin_finals(unsigned way, struct finals *finals, bool weights)
 {
 	memset(finals, 0, sizeof(*finals));
-	optim_init(o, five, LENGTH(five));
+	optim_renew(o, five, LENGTH(five));
 	for (size_t i = 0; i < LENGTH(five) && !weights; i++) {
 		free(o->specs[i].weights);
 		o->specs[i].weights = NULL;
@@ -342,7 +339,6 @@ TEST(each_final_weight_is_passed_once)
 			for (size_t i = 0; i < LENGTH(five) && weights; i++)
 				assert_memory_equal(o->specs[i].weights, finals.data[i],
 						    five[i].numel * nvs_dtype_size(five[i].dtype));
-			optim_close(o);
 		}
 }
 
@@ -373,6 +369,5 @@ TEST(a_step_finished_later_passes_each_weight_once)
 			sim_no_faults(o->sim);
 			DONE(o, optim_step(o, 2));
 			are_final(&finals, 2);
-			optim_close(o);
 		}
 }

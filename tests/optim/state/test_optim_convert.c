@@ -26,7 +26,7 @@ static const enum nvs_optimizer_state packed[] = {NVS_STATE_BF16, NVS_STATE_8BIT
 
 static void begin(struct optim *on, enum nvs_optimizer_state state)
 {
-	optim_init(on, four, LENGTH(four));
+	optim_renew(on, four, LENGTH(four));
 	on->config.optimizer_state = state;
 	on->config.keep = true;
 	on->offload->ratio = 0.6;
@@ -76,8 +76,6 @@ TEST(state_converted_to_fp32_and_back_has_its_bits)
 		optim_run(&optim, STEPS + 1, STEPS + 2);
 		optim_run(&other, STEPS + 1, STEPS + 2);
 		IS_LIKE(&optim, &other);
-		optim_close(&optim);
-		optim_close(&other);
 	}
 }
 
@@ -117,8 +115,6 @@ TEST(moments_are_rounded_to_nearest_as_set_ones_are_and_counted)
 		IS_LIKE(&optim, &other);
 		assert_int_equal(done.rounded, count_others(&optim, &optim_saved));
 		assert_in_range(done.rounded, MOMENTS / 2, MOMENTS);
-		optim_close(&optim);
-		optim_close(&other);
 	}
 }
 
@@ -154,7 +150,6 @@ TEST(gradients_note_and_loss_scale_stay_and_the_same_format_changes_nothing)
 	assert_int_equal(group.gradients_numel, 1000);
 	assert_int_equal(nvs_optimizer_get_note(optim.optimizer, note, &nbytes), 0);
 	assert_string_equal(note, "note");
-	optim_close(&optim);
 }
 
 /* A step rounds moments after it has used them, so master weights are those of a step in bf16. */
@@ -188,8 +183,6 @@ TEST(an_unfinished_step_is_finished_in_the_other_format)
 		DOES(&other, get, i, NVS_MASTER, 0, numel, right);
 		assert_memory_equal(left, right, numel * sizeof(float));
 	}
-	optim_close(&optim);
-	optim_close(&other);
 }
 
 /* ---- What is refused ---- */
@@ -217,7 +210,6 @@ TEST(what_can_t_be_converted_is_refused)
 	optim.config.keep = true;
 	DONE(&optim, optim_open(&optim));
 	IS_AS_SAVED(&optim);
-	optim_close(&optim);
 }
 
 TEST(state_of_another_rule_than_adam_stays_in_fp32)
@@ -241,7 +233,6 @@ TEST(state_of_another_rule_than_adam_stays_in_fp32)
 		optim.config.optimizer_state = NVS_STATE_FP32;
 		DONE(&optim, optim_open(&optim));
 		IS_AS_SAVED(&optim);
-		optim_close(&optim);
 	}
 }
 
@@ -301,5 +292,4 @@ TEST(a_conversion_that_is_killed_leaves_the_old_format_or_the_new_one)
 	}
 	assert_true(changed >= ended);
 	print_message("%u of %u ended, %u have changed the format\n", ended, rounds, changed);
-	optim_close(&optim);
 }

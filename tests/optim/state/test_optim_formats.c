@@ -28,7 +28,7 @@ static const struct group halves[] = {
 static void begin(struct optim *on, const struct group *groups, size_t n,
 		  enum nvs_optimizer_state state, unsigned way)
 {
-	optim_init(on, groups, n);
+	optim_renew(on, groups, n);
 	on->config.optimizer_state = state;
 	on->config.gradient_clipping = 0.9;
 	on->offload->ratio = way == 1 ? 0.6 : 1;
@@ -95,8 +95,6 @@ static void compare_split(unsigned way, bool without_weights, bool added)
 		optim.specs[2].weights = left_out[0];
 		other.specs[2].weights = left_out[1];
 	}
-	optim_close(&optim);
-	optim_close(&other);
 }
 
 TEST(split_computes_the_bits_of_fp32)
@@ -142,7 +140,6 @@ TEST(split_keeps_masters_that_round_from_a_tie)
 					    2 * all.numel[i]);
 		}
 		snapshot_free(&all);
-		optim_close(&optim);
 	}
 }
 
@@ -160,7 +157,6 @@ TEST(a_skipped_step_changes_nothing_of_a_split_state)
 	assert_true(optim.result.skipped);
 	optim.result.norm = optim_saved.norm;
 	IS_AS_SAVED(&optim);
-	optim_close(&optim);
 }
 
 TEST(a_split_master_is_the_weight_and_its_remainder)
@@ -184,7 +180,6 @@ TEST(a_split_master_is_the_weight_and_its_remainder)
 	assert_int_equal(weights[5], 0x4000);
 	DOES(&optim, get_weights);
 	assert_int_equal(weights[5], 0x4000);
-	optim_close(&optim);
 }
 
 /* ---- The same bits ---- */
@@ -205,7 +200,6 @@ TEST(every_setting_computes_the_same_bits_in_each_format)
 			if (!way)
 				optim_save(&optim);
 			IS_AS_SAVED(&optim);
-			optim_close(&optim);
 		}
 	}
 }
@@ -232,9 +226,7 @@ TEST(an_interrupted_step_rounds_as_if_it_was_not)
 			sim_no_faults(optim.sim);
 			optim.result.norm = other.result.norm;
 			IS_LIKE(&optim, &other);
-			optim_close(&optim);
 		}
-		optim_close(&other);
 	}
 }
 
@@ -262,7 +254,6 @@ TEST(a_step_moves_the_bytes_of_its_format)
 
 		assert_true((double)(optim.result.io.read_bytes + optim.result.io.written_bytes) ==
 			    due[kind] * (double)(optim.result.tiles * tile));
-		optim_close(&optim);
 	}
 }
 
@@ -277,7 +268,6 @@ TEST(state_in_host_memory_takes_the_bytes_of_its_format)
 		optim_run(&optim, 1, 1);
 		assert_true(optim.result.host_bytes >= 32 * due[kind]);
 		assert_true(optim.result.host_bytes <= 34 * due[kind]);
-		optim_close(&optim);
 	}
 }
 
@@ -297,7 +287,6 @@ TEST(a_master_without_bf16_weights_stays_whole)
 	DONE(&optim, optim_open(&optim));
 	assert_int_equal(optimizer_info(&optim).split_numel, 0);
 	assert_true(optimizer_info(&optim).step_bytes == 12.125);
-	optim_close(&optim);
 }
 
 /* ---- Out and in ---- */
@@ -326,7 +315,6 @@ TEST(what_is_read_comes_back_as_it_was)
 						     at, n, values);
 					}
 			IS_AS_SAVED(&optim);
-			optim_close(&optim);
 		}
 }
 
@@ -367,8 +355,6 @@ TEST(an_imported_state_continues_with_the_same_bits)
 		optim_run(&optim, 4, 5);
 		optim_run(&other, 4, 5);
 		IS_LIKE(&other, &optim);
-		optim_close(&optim);
-		optim_close(&other);
 	}
 	for (size_t i = 0; i < LENGTH(five); i++)
 		for (int part = 0; part < 3; part++)
@@ -394,8 +380,6 @@ TEST(a_kept_store_resumes_with_the_same_bits)
 			assert_int_equal(optimizer_info(&optim).state, kind);
 			optim_run(&optim, 3, 4);
 			IS_LIKE(&optim, &other);
-			optim_close(&optim);
-			optim_close(&other);
 		}
 }
 
@@ -410,7 +394,6 @@ TEST(a_kept_split_store_is_one_of_fp32)
 	optim_reopen(&optim);
 	optim.result.norm = optim_saved.norm;
 	IS_AS_SAVED(&optim);
-	optim_close(&optim);
 }
 
 TEST(the_state_of_the_options_is_chosen_before_that_of_the_configuration)
@@ -424,7 +407,6 @@ TEST(the_state_of_the_options_is_chosen_before_that_of_the_configuration)
 							       .state = &asked};
 		DONE(&optim, optim_open(&optim));
 		assert(optimizer_info(&optim).state == asked);
-		optim_close(&optim);
 	}
 	begin(&optim, halves, LENGTH(halves), NVS_STATE_FP32, 0);
 	optim.options = (struct nvs_optimizer_options){.size = sizeof(optim.options),
@@ -458,7 +440,6 @@ TEST(a_kept_store_of_another_format_is_refused)
 		DONE(&optim, optim_open(&optim));
 		optim.result.norm = optim_saved.norm;
 		IS_AS_SAVED(&optim);
-		optim_close(&optim);
 	}
 }
 
@@ -481,7 +462,6 @@ TEST(a_reader_without_groups_takes_the_format_of_the_store)
 		DONE(&optim, nvs_optimizer_get(reader, 1, NVS_EXP_AVG, 130, 100, is, &optim.error));
 		assert_memory_equal(is, due, sizeof(due));
 		DONE(&optim, nvs_optimizer_close(reader, &optim.error));
-		optim_close(&optim);
 	}
 }
 
@@ -523,8 +503,6 @@ TEST(a_checkpoint_takes_state_from_one_format_to_another)
 		}
 		snapshot_free(&due);
 		snapshot_free(&is);
-		optim_close(&optim);
-		optim_close(&other);
 	}
 }
 
@@ -558,10 +536,8 @@ TEST(a_small_pool_has_room_for_gradients_beside_held_tiles)
 				}
 				IS_LIKE(&optim, &other);
 			}
-			optim_close(&optim);
 		}
 		assert_true(opened >= 2);
-		optim_close(&other);
 	}
 }
 

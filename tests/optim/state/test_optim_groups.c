@@ -14,15 +14,15 @@ static const struct group three[] = {
 	{"layers.0", 20001, NVS_BF16}, {"norm", 1, NVS_F32}, {"head", 14337, NVS_F16}};
 
 /* Leaves a kept store with the state after two steps, closed. */
-static void make_store(double ratio, struct snapshot *snapshot)
+static void make_store(double ratio)
 {
-	optim_init(o, three, LENGTH(three));
+	optim_renew(o, three, LENGTH(three));
 	o->config.keep = true;
 	o->offload->ratio = ratio;
 	o->config.grad_accum_dtype = NVS_BF16;
 	DONE(o, optim_open(o));
 	optim_run(o, 1, 2);
-	snapshot_take(o, snapshot);
+	optim_save(o);
 	optim_shut(o);
 }
 
@@ -47,14 +47,14 @@ static void has_the_groups(void)
 	}
 }
 
-static void has_the_state(const struct snapshot *snapshot)
+static void has_the_saved_state(void)
 {
 	static float got[20001];
 
 	for (size_t i = 0; i < LENGTH(three); i++)
 		for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ; part++) {
 			DOES(o, get, i, part, 0, three[i].numel, got);
-			assert_memory_equal(got, snapshot->parts[i][part],
+			assert_memory_equal(got, optim_saved.parts[i][part],
 					    three[i].numel * sizeof(float));
 		}
 }
@@ -67,9 +67,8 @@ TEST(a_store_is_opened_without_its_groups)
 
 	for (size_t i = 0; i < 2 * LENGTH(ratios); i++) {
 		bool read_only = i % 2;
-		struct snapshot snapshot;
 
-		make_store(ratios[i / 2], &snapshot);
+		make_store(ratios[i / 2]);
 		o->config.keep = !read_only;
 		o->config.read_only = read_only;
 		o->offload->ratio = 0.5;
@@ -77,36 +76,30 @@ TEST(a_store_is_opened_without_its_groups)
 		o->config.sub_group_size = 10;
 		DONE(o, open_unknown());
 		has_the_groups();
-		has_the_state(&snapshot);
+		has_the_saved_state();
 		optim_shut(o);
-		snapshot_free(&snapshot);
-		optim_close(o);
 	}
 }
 
 /* Its writer goes on after somebody has opened it without the groups. */
 TEST(the_groups_stay_those_of_the_store)
 {
-	struct snapshot snapshot, expected;
-
-	make_store(1, &snapshot);
+	make_store(1);
 	DONE(o, open_unknown());
 	DOES(o, set_step, 7);
 	optim_reopen(o);
 	DOES(o, set_step, 2);
 	optim_run(o, 3, 3);
-	snapshot_take(o, &expected);
+	optim_save(o);
 	optim_shut(o);
 	DONE(o, open_unknown());
-	has_the_state(&expected);
+	has_the_saved_state();
 	optim_shut(o);
-	snapshot_free(&snapshot);
-	snapshot_free(&expected);
 }
 
 TEST(without_a_kept_store_groups_are_needed)
 {
-	optim_init(o, three, LENGTH(three));
+	optim_renew(o, three, LENGTH(three));
 	REFUSED(o, open_unknown(), -EINVAL, "there are no groups");
 	o->config.read_only = true;
 	REFUSED(o, open_unknown(), -ENODATA, "kept store");
@@ -122,15 +115,13 @@ TEST(without_a_kept_store_groups_are_needed)
 TEST(a_store_in_use_is_busy)
 {
 	struct nvs_optimizer *writer;
-	struct snapshot snapshot;
 
-	make_store(1, &snapshot);
+	make_store(1);
 	DONE(o, optim_open(o));
 	writer = o->optimizer;
 	REFUSED(o, open_unknown(), -EBUSY, "");
 	DONE(o, nvs_optimizer_close(writer, &o->error));
 	o->optimizer = NULL;
-	snapshot_free(&snapshot);
 }
 
 /* ---- The table ---- */

@@ -41,7 +41,7 @@ enum {
 
 static void begin(void)
 {
-	optim_init(o, pair, LENGTH(pair));
+	optim_renew(o, pair, LENGTH(pair));
 	o->config.keep = true;
 	o->config.fp16.enabled = true;
 	o->config.fp16.initial_scale_power = 0;
@@ -229,11 +229,10 @@ TEST(a_header_of_another_length_is_refused)
 	static const uint8_t zeros[HEADER_BYTES];
 
 	for (size_t i = 0; i < LENGTH(lengths); i++) {
-		optim_init(o, pair, LENGTH(pair));
+		optim_renew(o, pair, LENGTH(pair));
 		o->config.keep = true;
 		write_header(zeros, lengths[i]);
 		assert_int_equal(optim_open(o), -EUCLEAN);
-		optim_close(o);
 	}
 }
 

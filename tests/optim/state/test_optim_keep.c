@@ -30,7 +30,7 @@ static const struct group five[] = {{"layers.0", 20001, NVS_BF16},
 
 static void begin(void)
 {
-	optim_init(o, five, LENGTH(five));
+	optim_renew(o, five, LENGTH(five));
 	o->config.keep = true;
 }
 
@@ -57,57 +57,65 @@ static const struct snapshot *due(void)
 
 /* ---- Resumed runs ---- */
 
-/* `o` is open and configured; `change` is applied while it is closed. */
-static void goes_on_as_if_never_stopped(void (*change)(void))
+static void enlarge(void)
 {
-	optim_run(o, 1, STOP);
-	optim_save(o);
-	optim_shut(o);
-	spoil_weights();
-	if (change)
-		change();
-	DONE(o, optim_open(o));
-	DOES(o, get_weights);
-	IS_AS_SAVED(o);
-	optim_run(o, STOP + 1, STEPS);
-	IS_AS(o, due());
-	optim_close(o);
+	o->offload->buffer_count = 24;
+	o->config.optimizer_threads = 3;
+	o->config.aio.block_size = 1 << 20;
+}
+
+static void reduce(void)
+{
+	o->offload->buffer_count = 3;
+	o->offload->pipeline_read = false;
+}
+
+static void cache_some(void)
+{
+	o->config.optimizer_max_in_cpu = 10000;
 }
 
 TEST(a_resumed_run_computes_the_same_bits)
 {
-	for (unsigned way = 0; way < 4; way++) {
+	/* Settings of the first run; state is not offloaded, or is in the cache. */
+	static const struct {
+		bool slow_init, verify, one_by_one_writes;
+		double in_memory;
+		uint64_t cached;
+		unsigned buffers;     /* 0: one */
+		void (*change)(void); /* before the second run */
+	} ways[] = {{.slow_init = true},
+		    {0},
+		    {.slow_init = true, .verify = true, .one_by_one_writes = true},
+		    {.verify = true},
+		    {.in_memory = 1},
+		    {.in_memory = 0.5},
+		    {.in_memory = 0.3, .cached = 12000},
+		    {.cached = 1000000},
+		    {.buffers = 8, .change = enlarge},
+		    {.buffers = 8, .change = reduce},
+		    {.buffers = 8, .change = cache_some}};
+
+	for (size_t i = 0; i < LENGTH(ways); i++) {
 		begin();
-		o->offload->fast_init = way & 1;
-		o->config.verify = way & 2;
-		o->offload->pipeline_write = way != 2;
+		o->offload->fast_init = !ways[i].slow_init;
+		o->config.verify = ways[i].verify;
+		o->offload->pipeline_write = !ways[i].one_by_one_writes;
+		o->offload->ratio = 1 - ways[i].in_memory;
+		o->config.optimizer_max_in_cpu = ways[i].cached;
+		o->offload->buffer_count = ways[i].buffers ? ways[i].buffers : 1;
 		DONE(o, optim_open(o));
-		goes_on_as_if_never_stopped(NULL);
-	}
-}
-
-TEST(state_that_is_not_offloaded_is_kept)
-{
-	static const double ratios[] = {0, 0.5};
-
-	for (size_t i = 0; i < LENGTH(ratios); i++) {
-		begin();
-		o->offload->ratio = ratios[i];
+		optim_run(o, 1, STOP);
+		optim_save(o);
+		optim_shut(o);
+		spoil_weights();
+		if (ways[i].change)
+			ways[i].change();
 		DONE(o, optim_open(o));
-		goes_on_as_if_never_stopped(NULL);
-	}
-}
-
-TEST(cached_state_is_kept)
-{
-	static const uint64_t cached[] = {12000, 1000000};
-
-	for (size_t i = 0; i < LENGTH(cached); i++) {
-		begin();
-		o->config.optimizer_max_in_cpu = cached[i];
-		o->offload->ratio = i ? 1 : 0.7;
-		DONE(o, optim_open(o));
-		goes_on_as_if_never_stopped(NULL);
+		DOES(o, get_weights);
+		IS_AS_SAVED(o);
+		optim_run(o, STOP + 1, STEPS);
+		IS_AS(o, due());
 	}
 }
 
@@ -142,37 +150,6 @@ TEST(what_has_not_changed_is_not_committed)
 		optim_run(o, 3, 3);
 		DOES(o, commit);
 		assert_int_equal(commits_of(), commits + 1);
-		optim_close(o);
-	}
-}
-
-static void enlarge(void)
-{
-	o->offload->buffer_count = 24;
-	o->config.optimizer_threads = 3;
-	o->config.aio.block_size = 1 << 20;
-}
-
-static void reduce(void)
-{
-	o->offload->buffer_count = 3;
-	o->offload->pipeline_read = false;
-}
-
-static void cache_some(void)
-{
-	o->config.optimizer_max_in_cpu = 10000;
-}
-
-TEST(another_pool_size_finds_the_same_state)
-{
-	void (*const changes[])(void) = {enlarge, reduce, cache_some};
-
-	for (size_t i = 0; i < LENGTH(changes); i++) {
-		begin();
-		o->offload->buffer_count = 8;
-		DONE(o, optim_open(o));
-		goes_on_as_if_never_stopped(changes[i]);
 	}
 }
 
@@ -206,7 +183,6 @@ TEST(state_that_was_never_written_is_kept)
 		IS_AS_SAVED(o);
 		optim_run(o, 1, STEPS);
 		IS_AS(o, due());
-		optim_close(o);
 	}
 }
 
@@ -258,28 +234,24 @@ TEST(added_gradients_are_kept)
 			IS_AS_SAVED(o);
 		else
 			optim_save(o);
-		optim_close(o);
 	}
 }
 
 /* Added gradients that a step used are not found again. */
 TEST(used_gradients_are_not_kept)
 {
-	struct snapshot before;
-
 	begin();
 	DONE(o, optim_open(o));
 	add_half(1, 0);
 	DOES(o, commit);
 	DONE(o, optim_step(o, 1));
-	snapshot_take(o, &before);
+	optim_save(o);
 	stop_and_go_on();
 	DOES(o, get_weights);
 	DONE(o, optim_step(o, 2));
 	assert_int_equal(o->result.tiles, 0);
-	before.norm = 0;
-	IS_AS(o, &before);
-	snapshot_free(&before);
+	optim_saved.norm = 0;
+	IS_AS_SAVED(o);
 }
 
 /* The scale doubles after three steps; the second overflow halves it. */
@@ -314,7 +286,6 @@ TEST(the_loss_scale_is_kept)
 			IS_AS_SAVED(o);
 		else
 			optim_save(o);
-		optim_close(o);
 	}
 	for (unsigned i = 0; attempts[i]; i++)
 		assert_true(scales[0][i] == scales[1][i]);
@@ -363,7 +334,7 @@ TEST(a_refused_open_leaves_the_store_unchanged)
 	static const struct group large[] = {{"large", 400000, NVS_BF16}};
 	off_t size;
 
-	optim_init(o, large, 1);
+	optim_renew(o, large, 1);
 	o->config.keep = true;
 	DONE(o, optim_open(o));
 	optim_run(o, 1, 1);
@@ -380,35 +351,21 @@ TEST(a_refused_open_leaves_the_store_unchanged)
 
 TEST(other_groups_are_refused)
 {
-	static const struct group others[][LENGTH(five)] = {
-		{{"layers.0", 20001, NVS_BF16},
-		 {"layers.x", 9999, NVS_F16},
-		 {"norm", 1, NVS_F32},
-		 {"layers.2", 14337, NVS_BF16},
-		 {"head", 4096, NVS_F32}},
-		{{"layers.0", 20001, NVS_BF16},
-		 {"layers.1", 9998, NVS_F16},
-		 {"norm", 1, NVS_F32},
-		 {"layers.2", 14337, NVS_BF16},
-		 {"head", 4096, NVS_F32}},
-		{{"layers.0", 20001, NVS_BF16},
-		 {"layers.1", 9999, NVS_F16},
-		 {"layers.2", 14337, NVS_BF16},
-		 {"norm", 1, NVS_F32},
-		 {"head", 4096, NVS_F32}},
-	};
-
 	begin();
 	DONE(o, optim_open(o));
 	optim_run(o, 1, STOP);
 	optim_shut(o);
-	for (size_t i = 0; i < LENGTH(others); i++) {
+	/* Another name, another length, and another order. */
+	for (unsigned i = 0; i < 3; i++) {
 		struct nvs_group_spec specs[LENGTH(five)];
 
-		for (size_t j = 0; j < LENGTH(five); j++)
-			specs[j] = (struct nvs_group_spec){sizeof(struct nvs_group_spec),
-							   others[i][j].name, others[i][j].numel,
-							   others[i][j].dtype, NULL};
+		memcpy(specs, o->specs, sizeof(specs));
+		if (i == 0)
+			specs[1].name = "layers.x";
+		else if (i == 1)
+			specs[1].numel--;
+		else
+			specs[2] = o->specs[3], specs[3] = o->specs[2];
 		REFUSED(o,
 			nvs_optimizer_open(&o->optimizer, &o->config, specs, LENGTH(five), NULL,
 					   &o->error),
@@ -495,22 +452,15 @@ static void commit_and_step(void)
 	child_steps(STOP + 1, STOP + 2);
 }
 
-static void committed_state(struct snapshot *snapshot)
+TEST(a_commit_survives_the_process)
 {
+	void (*const whats[])(void) = {step_and_commit, commit_and_add, commit_and_step};
+
 	begin();
 	o->config.keep = false;
 	DONE(o, optim_open(o));
 	optim_run(o, 1, STOP);
-	snapshot_take(o, snapshot);
-	optim_close(o);
-}
-
-TEST(a_commit_survives_the_process)
-{
-	void (*const whats[])(void) = {step_and_commit, commit_and_add, commit_and_step};
-	struct snapshot committed;
-
-	committed_state(&committed);
+	optim_save(o);
 	for (size_t i = 0; i < 2 * LENGTH(whats); i++) {
 		begin();
 		o->offload->ratio = i % 2 ? 0.6 : 1;
@@ -519,14 +469,12 @@ TEST(a_commit_survives_the_process)
 		spoil_weights();
 		DONE(o, optim_open(o));
 		DOES(o, get_weights);
-		o->result.norm = committed.norm;
-		IS_AS(o, &committed);
+		o->result.norm = optim_saved.norm;
+		IS_AS_SAVED(o);
 		/* Nothing of the work after the commit remains. */
 		optim_run(o, STOP + 1, STEPS);
 		IS_AS(o, due());
-		optim_close(o);
 	}
-	snapshot_free(&committed);
 }
 
 /* Flips a bit of that element's master weight in the store. */
@@ -552,19 +500,16 @@ static void turn_bit(const float *near)
 
 TEST(a_flipped_bit_is_detected)
 {
-	struct snapshot snapshot;
-
 	begin();
 	DONE(o, optim_open(o));
 	optim_run(o, 1, STOP);
-	snapshot_take(o, &snapshot);
+	optim_save(o);
 	optim_shut(o);
-	turn_bit(snapshot.parts[1][NVS_MASTER] + 5000);
+	turn_bit(optim_saved.parts[1][NVS_MASTER] + 5000);
 	DONE(o, optim_open(o));
 	REFUSES(o, -EBADMSG, "", get, 1, NVS_MASTER, 5000, 1, o->gradients[0]);
 	optim_lend(o, STOP + 1, 1);
 	REFUSED(o, optim_step(o, STOP + 1), -EBADMSG, "layers");
 	nvs_optimizer_close(o->optimizer, NULL);
 	o->optimizer = NULL;
-	snapshot_free(&snapshot);
 }

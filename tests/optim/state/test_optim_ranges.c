@@ -19,14 +19,14 @@ static const struct group groups[] = {{"a", 30000, NVS_F32},  {"b", 300, NVS_BF1
 
 enum order { PARTS_TOGETHER, PART_BY_PART, ALL_OF_A_PART, ORDERS };
 
-static void begin(struct optim *on)
+static void begin(void)
 {
-	optim_init(on, groups, LENGTH(groups));
-	optim_simulate(on);
+	optim_renew(o, groups, LENGTH(groups));
+	optim_simulate(o);
 	/* The pool holds two groups of 30000 elements. */
-	on->offload->buffer_count = 6;
-	DONE(on, optim_open(on));
-	optim_run(on, 1, 1);
+	o->offload->buffer_count = 6;
+	DONE(o, optim_open(o));
+	optim_run(o, 1, 1);
 }
 
 static void range(size_t group, int part, uint64_t at, bool set)
@@ -83,12 +83,11 @@ TEST(all_state_in_ranges_is_read_once)
 	for (int order = PARTS_TOGETHER; order < ORDERS; order++) {
 		uint64_t before;
 
-		begin(o);
+		begin();
 		before = stats_now().swapped_in;
 		walk(o, (enum order)order, false);
 		assert_in_range(stats_now().swapped_in - before, state_bytes() / 2,
 				state_bytes() + state_bytes() / 20);
-		optim_close(o);
 	}
 }
 
@@ -97,7 +96,7 @@ TEST(all_state_set_in_ranges_is_written_once)
 	struct nvs_engine_stats before, after;
 
 	for (int order = PARTS_TOGETHER; order < ORDERS; order++) {
-		begin(o);
+		begin();
 		optim_save(o);
 		DOES(o, get_weights);
 		before = stats_now();
@@ -108,7 +107,6 @@ TEST(all_state_set_in_ranges_is_written_once)
 		assert_in_range(after.swapped_out - before.swapped_out, state_bytes() / 2,
 				state_bytes() + state_bytes() / 20);
 		IS_AS_SAVED(o);
-		optim_close(o);
 	}
 }
 
@@ -116,7 +114,7 @@ TEST(a_part_is_read_without_the_others)
 {
 	uint64_t before;
 
-	begin(o);
+	begin();
 	before = stats_now().swapped_in;
 	for (size_t i = 0; i < o->n; i++)
 		walk_part(i, NVS_EXP_AVG, false);
@@ -130,7 +128,7 @@ TEST(a_part_is_read_without_the_others)
 
 TEST(the_next_tiles_are_read_while_one_is_copied)
 {
-	begin(o);
+	begin();
 	range(0, NVS_MASTER, 0, false);
 	sim_hold(o->sim, SIM_READS);
 	range(0, NVS_MASTER, RANGE, false);
@@ -141,23 +139,17 @@ TEST(the_next_tiles_are_read_while_one_is_copied)
 
 TEST(a_step_after_a_walk_finds_the_state_that_was_set)
 {
-	struct snapshot due;
-	struct optim plain;
-
-	begin(&plain);
-	optim_run(&plain, 2, 3);
-	snapshot_take(&plain, &due);
-	optim_close(&plain);
+	begin();
+	optim_run(o, 2, 3);
+	optim_save(o);
 	for (int order = PARTS_TOGETHER; order < ORDERS; order++) {
-		begin(o);
+		begin();
 		walk(o, (enum order)order, true);
 		optim_run(o, 2, 2);
 		walk(o, (enum order)order, false);
 		optim_run(o, 3, 3);
-		IS_AS(o, &due);
-		optim_close(o);
+		IS_AS_SAVED(o);
 	}
-	snapshot_free(&due);
 }
 
 /* A later call returns the error, and the data are not lost. */
@@ -166,7 +158,7 @@ TEST(a_failed_write_behind_a_walk_is_reported)
 	static float data[RANGE], got[RANGE];
 	int rc = 0;
 
-	begin(o);
+	begin();
 	for (size_t i = 0; i < LENGTH(data); i++)
 		data[i] = (float)i;
 	sim_fail(o->sim, NVS_WRITE, 0, EIO, SIM_ALWAYS);
@@ -178,7 +170,7 @@ TEST(a_failed_write_behind_a_walk_is_reported)
 	DONE(o, optim_step(o, 2));
 	optim_close(o);
 
-	begin(o);
+	begin();
 	sim_fail(o->sim, NVS_WRITE, 0, EIO, SIM_ALWAYS);
 	DOES(o, set, 0, NVS_EXP_AVG, 5, LENGTH(data), data);
 	assert_int_equal(CALL(o, get_weights), -EIO);

@@ -27,7 +27,7 @@ static void spoil_weights(void)
 /* Leaves a kept store with the state after two steps, closed; the next open only reads. */
 static void make_store(double ratio, uint64_t cached, struct snapshot *snapshot)
 {
-	optim_init(o, five, LENGTH(five));
+	optim_renew(o, five, LENGTH(five));
 	o->config.keep = true;
 	o->offload->ratio = ratio;
 	o->config.optimizer_max_in_cpu = cached;
@@ -81,7 +81,6 @@ static void is_read_without_changes(double ratio, uint64_t cached)
 	optim_shut(o);
 	assert_true(sum_of_files(o->path) == before);
 	snapshot_free(&snapshot);
-	optim_close(o);
 }
 
 TEST(the_state_is_read_and_nothing_of_the_store_changes)
@@ -122,7 +121,7 @@ TEST(added_gradients_of_a_kept_store_are_summed)
 	static const float ones[100] = {[0 ... 99] = 1};
 	struct nvs_gradient_sums sums = {.size = sizeof(sums)};
 
-	optim_init(o, five, LENGTH(five));
+	optim_renew(o, five, LENGTH(five));
 	o->config.keep = true;
 	DONE(o, optim_open(o));
 	DOES(o, add_gradients, 1, 7, 100, NVS_F32, ones, NULL);
@@ -188,7 +187,7 @@ TEST(a_path_without_an_optimizers_state_is_refused)
 {
 	uint64_t before;
 
-	optim_init(o, five, LENGTH(five));
+	optim_renew(o, five, LENGTH(five));
 	o->config.read_only = true;
 	REFUSED(o, optim_open(o), -ENODATA, "");
 	make_other_store();

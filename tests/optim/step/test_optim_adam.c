@@ -79,7 +79,6 @@ static void follows(double clipping)
 		assert_int_equal(inject_stop(NULL), 0);
 	}
 	is_as_arrays(&arrays);
-	optim_close(o);
 }
 
 TEST(an_update_gives_the_bits_of_the_optimizer)
@@ -88,7 +87,7 @@ TEST(an_update_gives_the_bits_of_the_optimizer)
 		for (size_t gradients = 0; gradients < 3; gradients++) {
 			const struct group group = {"a", NUMEL, dtypes[weights]};
 
-			optim_init(o, &group, 1);
+			optim_renew(o, &group, 1);
 			o->gradients_dtype = dtypes[gradients];
 			o->config.adam.bias_correction = gradients != 1;
 			if (weights == 1)
@@ -105,7 +104,7 @@ TEST(wrong_arguments_of_an_update_are_refused)
 	const struct group group = {"a", NUMEL, NVS_BF16};
 	struct nvs_adam_update update, good;
 
-	optim_init(o, &group, 1);
+	optim_renew(o, &group, 1);
 	good = update_of(&arrays, 1);
 	DONE(o, nvs_adam_update(&good, &o->error));
 	REFUSED(o, nvs_adam_update(NULL, &o->error), -EINVAL, "NULL");
@@ -160,7 +159,7 @@ TEST(arrays_that_are_not_aligned_are_refused)
 					    "gradients is", "weights is"};
 	const struct group group = {"a", NUMEL, NVS_BF16};
 
-	optim_init(o, &group, 1);
+	optim_renew(o, &group, 1);
 	o->gradients_dtype = NVS_F16;
 	for (unsigned i = 0; i < LENGTH(names); i++) {
 		struct nvs_adam_update update = update_of(&arrays, 1);
@@ -190,7 +189,7 @@ TEST(updates_of_other_sizes_work)
 	} newer;
 	struct nvs_adam_update older;
 
-	optim_init(o, &group, 1);
+	optim_renew(o, &group, 1);
 	memset(&newer, 0, sizeof(newer));
 	newer.update = update_of(&arrays, 1);
 	newer.update.size = sizeof(newer);

@@ -15,14 +15,6 @@ ONE_OPTIMIZER
 
 static const enum nvs_dtype dtypes[] = {NVS_F32, NVS_BF16, NVS_F16};
 
-static void near(double is, double due, double tolerance, const char *what, uint64_t i)
-{
-	if (fabs(is - due) <= tolerance)
-		return;
-	print_error("%s %" PRIu64 ": %.17g instead of %.17g\n", what, i, is, due);
-	fail();
-}
-
 /* ---- Added gradients ---- */
 
 static const struct group pair[] = {{"a", 12345, NVS_BF16}, {"b", 7001, NVS_F32}};
@@ -122,13 +114,12 @@ TEST(pieces_are_added_with_a_rounding_each)
 
 	for (size_t to = 0; to < 3; to++)
 		for (size_t from = 0; from < 3; from++) {
-			optim_init(o, pair, 2);
+			optim_renew(o, pair, 2);
 			o->offload->device = NVS_DEVICE_CPU;
 			o->config.grad_accum_dtype = dtypes[to];
 			DONE(o, optim_open(o));
 			add_pieces(dtypes[from], seed + 3 * to + from, 8);
 			comes_to_the_same_as_lent(pair);
-			optim_close(o);
 		}
 }
 
@@ -141,7 +132,7 @@ TEST(gradients_beyond_the_pool_are_swapped)
 	for (unsigned way = 0; way < 4; way++) {
 		struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
-		optim_init(o, groups, 3);
+		optim_renew(o, groups, 3);
 		o->offload->pipeline_read = o->offload->pipeline_write = way & 1;
 		o->config.gradient_clipping = way & 2 ? 0.5 : 0;
 		o->config.verify = way == 3;
@@ -153,7 +144,6 @@ TEST(gradients_beyond_the_pool_are_swapped)
 		assert_true(stats.swapped_in > 0);
 		comes_to_the_same_as_lent(groups);
 		assert_true(o->result.io.read_bytes > 200000);
-		optim_close(o);
 	}
 }
 
@@ -191,7 +181,7 @@ TEST(gradients_of_a_part_of_a_group_can_be_added)
 	static float data[100];
 
 	for (int keep = 0; keep < 2; keep++) {
-		optim_init(o, pair, 2);
+		optim_renew(o, pair, 2);
 		o->config.grad_accum_dtype = NVS_BF16;
 		o->config.keep = keep;
 		DONE(o, optim_open(o));
@@ -208,7 +198,6 @@ TEST(gradients_of_a_part_of_a_group_can_be_added)
 			accumulate(NVS_BF16, o->gradients[i], piece, NVS_F32, data);
 		}
 		comes_to_the_same_as_lent(pair);
-		optim_close(o);
 	}
 }
 
@@ -255,11 +244,10 @@ TEST(lent_and_added_gradients_are_not_mixed)
 {
 	static const struct piece first = {0, 5, 16};
 	static float data[16];
-	struct snapshot begun;
 
 	optim_begin(o, pair, 2);
 	optim_run(o, 1, 1);
-	snapshot_take(o, &begun);
+	optim_save(o);
 	optim_lend(o, 2, 1);
 	nothing_added(first, NVS_F32, -EBUSY);
 	DOES(o, clear_gradients);
@@ -273,9 +261,8 @@ TEST(lent_and_added_gradients_are_not_mixed)
 	assert_int_equal(o->result.tiles, 0);
 	assert_int_equal(o->result.io.read_bytes, 0);
 	assert_int_equal(o->result.io.written_bytes, 0);
-	begun.norm = 0;
-	IS_AS(o, &begun);
-	snapshot_free(&begun);
+	optim_saved.norm = 0;
+	IS_AS_SAVED(o);
 }
 
 TEST(gradients_outside_a_group_are_refused)
@@ -371,7 +358,7 @@ static size_t group_of(unsigned i, uint64_t *at)
 
 static void small_init(void)
 {
-	optim_init(o, small, 2);
+	optim_renew(o, small, 2);
 	o->offload->device = NVS_DEVICE_CPU;
 	o->config.adam.weight_decay = 0.1;
 	o->config.adam.beta2 = 0.95;
@@ -405,8 +392,8 @@ static void small_is(const double due[3][SMALL])
 			uint64_t at;
 			size_t group = group_of(i, &at);
 
-			near((double)now.parts[group][part][at], due[part][i],
-			     1e-8 + 1e-6 * fabs(due[part][i]), "element", i);
+			element_near((double)now.parts[group][part][at], due[part][i],
+				     1e-8 + 1e-6 * fabs(due[part][i]), "element", i);
 		}
 	snapshot_free(&now);
 }
@@ -425,12 +412,11 @@ TEST(clipping_follows_the_table)
 		for (size_t i = 0; i < LENGTH(clipped); i++) {
 			small_lend(clipped[i].gradients, half ? 512 : 1);
 			DOES(o, step, &options, &o->result);
-			near(o->result.norm, clipped[i].norm, 1e-13, "norm", i);
-			near(o->result.clip, clipped[i].clip, 1e-13, "clip", i);
+			element_near(o->result.norm, clipped[i].norm, 1e-13, "norm", i);
+			element_near(o->result.clip, clipped[i].clip, 1e-13, "clip", i);
 			assert_true(o->result.loss_scale == (half ? 512 : 1));
 			small_is(clipped[i].state);
 		}
-		optim_close(o);
 	}
 }
 
@@ -478,7 +464,7 @@ TEST(the_norm_is_computed_on_request)
 	DOES(o, sum_gradients, &sums);
 	assert_true(sums.sum_squares == 17.640625);
 	DOES(o, step, &options, &o->result);
-	near(o->result.norm, clipped[0].norm, 1e-13, "norm", 0);
+	element_near(o->result.norm, clipped[0].norm, 1e-13, "norm", 0);
 	assert_true(o->result.clip == 1);
 	small_lend(clipped[1].gradients, 1);
 	options.norm = false;
@@ -561,7 +547,7 @@ TEST(sums_of_all_ranks_clip_as_one)
 TEST(scale_by_two_changes_no_bit)
 {
 	for (int fp16 = 0; fp16 < 2; fp16++) {
-		optim_init(o, pair, 2);
+		optim_renew(o, pair, 2);
 		o->config.fp16.enabled = fp16;
 		o->config.fp16.loss_scale = 4096;
 		DONE(o, optim_open(o));
@@ -574,7 +560,6 @@ TEST(scale_by_two_changes_no_bit)
 			IS_AS_SAVED(o);
 		else
 			optim_save(o);
-		optim_close(o);
 	}
 }
 
@@ -590,16 +575,15 @@ TEST(a_gradient_that_is_not_finite_skips_the_step)
 		      {0, 4098}, {1, 0}, {2, 0},    {2, 2047}, {2, 2049}};
 	static const double values[] = {INFINITY, -INFINITY, NAN};
 	struct nvs_engine_stats before = {.size = sizeof(before)}, after = {.size = sizeof(after)};
-	struct snapshot begun;
 
-	optim_init(o, groups, 3);
+	optim_renew(o, groups, 3);
 	o->config.fp16.enabled = true;
 	o->config.fp16.loss_scale = 8;
 	o->config.optimizer_max_in_cpu = 1024;
 	o->offload->ratio = 0.9;
 	DONE(o, optim_open(o));
 	optim_run(o, 1, 1);
-	snapshot_take(o, &begun);
+	optim_save(o);
 	nvs_engine_get_stats(nvs_optimizer_engine(o->optimizer), &before);
 	for (size_t i = 0; i < 3 * LENGTH(places); i++) {
 		size_t group = places[i / 3].group;
@@ -615,19 +599,18 @@ TEST(a_gradient_that_is_not_finite_skips_the_step)
 		assert_int_equal(o->result.io.written_bytes, 0);
 		assert_true(o->result.loss_scale == 8);
 		assert_true(nvs_optimizer_loss_scale(o->optimizer) == 8);
-		o->result.norm = begun.norm;
+		o->result.norm = optim_saved.norm;
 		if (i % 5 == 0 || i == 29)
-			IS_AS(o, &begun);
+			IS_AS_SAVED(o);
 	}
 	nvs_engine_get_stats(nvs_optimizer_engine(o->optimizer), &after);
 	assert_int_equal(after.swapped_out, before.swapped_out);
-	snapshot_free(&begun);
 }
 
 TEST(a_skipped_step_has_no_effect_on_the_next)
 {
 	for (int disturbed = 0; disturbed < 2; disturbed++) {
-		optim_init(o, pair, 2);
+		optim_renew(o, pair, 2);
 		o->config.fp16.enabled = true;
 		o->config.fp16.loss_scale = 2;
 		o->config.gradient_clipping = 1;
@@ -647,7 +630,6 @@ TEST(a_skipped_step_has_no_effect_on_the_next)
 			IS_AS_SAVED(o);
 		else
 			optim_save(o);
-		optim_close(o);
 	}
 }
 
@@ -656,7 +638,7 @@ TEST(a_sum_that_overflows_skips_the_step)
 {
 	float much = 60000;
 
-	optim_init(o, pair, 2);
+	optim_renew(o, pair, 2);
 	o->config.fp16.enabled = true;
 	o->config.fp16.loss_scale = 1;
 	o->config.grad_accum_dtype = NVS_F16;
@@ -668,21 +650,20 @@ TEST(a_sum_that_overflows_skips_the_step)
 	add(o, (struct piece){0, 12344, 1}, NVS_F32, &much);
 	DONE(o, optim_step(o, 1));
 	assert_false(o->result.skipped);
-	near(o->result.norm, 60000, 32, "norm", 0);
+	element_near(o->result.norm, 60000, 32, "norm", 0);
 }
 
 TEST(an_overflow_of_another_rank_skips_the_step)
 {
 	static const double values[] = {INFINITY, NAN};
-	struct snapshot begun;
 
-	optim_init(o, pair, 2);
+	optim_renew(o, pair, 2);
 	o->config.fp16.enabled = true;
 	o->config.fp16.initial_scale_power = 5;
 	o->config.fp16.hysteresis = 1;
 	DONE(o, optim_open(o));
 	optim_run(o, 1, 1);
-	snapshot_take(o, &begun);
+	optim_save(o);
 	for (int i = 0; i < 2; i++) {
 		struct nvs_gradient_sums sums = {sizeof(sums), values[i]};
 		struct nvs_step_options options = {
@@ -692,10 +673,9 @@ TEST(an_overflow_of_another_rank_skips_the_step)
 		DOES(o, step, &options, &o->result);
 		assert_true(o->result.skipped);
 		assert_true(nvs_optimizer_loss_scale(o->optimizer) == (i ? 8 : 16));
-		o->result.norm = begun.norm;
-		IS_AS(o, &begun);
+		o->result.norm = optim_saved.norm;
+		IS_AS_SAVED(o);
 	}
-	snapshot_free(&begun);
 }
 
 /* Traces of DeepSpeed's rules; '#' is a step that overflows. */
@@ -780,6 +760,5 @@ TEST(the_loss_scale_follows_the_table)
 		small_lend(clipped[0].gradients, nvs_optimizer_loss_scale(o->optimizer));
 		DOES(o, step, NULL, &o->result);
 		assert_int_equal(o->result.step, scales[i].taken + 1);
-		optim_close(o);
 	}
 }

@@ -309,14 +309,14 @@ TEST(refuses_tensors_pinned_or_in_flight)
 	tensor_store(f, t[1], 1);
 
 	OK(f, sole_pin(f->engine, &t[1], 1, 0, &f->error));
-	expect_error(f, nvs_tensor_swap_out_from(f->engine, t, from, 2, &f->error), -EBUSY, "t1");
-	expect_error(f, nvs_tensor_swap_in_to(f->engine, t, c.data, 2, &f->error), -EBUSY, "t1");
+	FAILS(f, -EBUSY, "t1", nvs_tensor_swap_out_from, t, from, 2);
+	FAILS(f, -EBUSY, "t1", nvs_tensor_swap_in_to, t, c.data, 2);
 	OK(f, sole_release(f->engine, &t[1], 1, NVS_CLEAN, &f->error));
 
 	sim_hold(f->sim, SIM_READS);
 	assert_int_equal(nvs_tensor_prefetch(f->engine, &t[1], 1, &f->error), 1);
-	expect_error(f, nvs_tensor_swap_out_from(f->engine, t, from, 2, &f->error), -EBUSY, "t1");
-	expect_error(f, nvs_tensor_swap_in_to(f->engine, t, c.data, 2, &f->error), -EBUSY, "t1");
+	FAILS(f, -EBUSY, "t1", nvs_tensor_swap_out_from, t, from, 2);
+	FAILS(f, -EBUSY, "t1", nvs_tensor_swap_in_to, t, c.data, 2);
 	sim_go(f->sim, SIM_READS);
 	OK(f, sole_wait(f->engine, t, 2, -1, &f->error));
 	OK(f, nvs_tensor_swap_out(f->engine, t, 2, &f->error));
@@ -326,12 +326,12 @@ TEST(refuses_tensors_pinned_or_in_flight)
 	OK(f, nvs_tensor_swap_in_to(f->engine, &t[1], &c.data[1], 1, &f->error));
 	STATE(f, t[1], NVS_READING, false, 0);
 	assert_null(nvs_tensor_data(t[1]));
-	expect_error(f, sole_pin(f->engine, t, 2, 0, &f->error), -EBUSY, "external memory");
-	expect_error(f, sole_swap_in(f->engine, t, 2, 0, &f->error), -EBUSY, "t1");
-	expect_error(f, nvs_tensor_swap_out(f->engine, t, 2, &f->error), -EBUSY, "t1");
-	expect_error(f, nvs_tensor_swap_in_to(f->engine, t, c.data, 2, &f->error), -EBUSY, "t1");
-	expect_error(f, sole_release(f->engine, &t[1], 1, NVS_CLEAN, &f->error), -EINVAL, "t1");
-	expect_error(f, nvs_engine_commit(f->engine, &f->error), -EBUSY, "t1");
+	FAILS(f, -EBUSY, "external memory", sole_pin, t, 2, 0);
+	FAILS(f, -EBUSY, "t1", sole_swap_in, t, 2, 0);
+	FAILS(f, -EBUSY, "t1", nvs_tensor_swap_out, t, 2);
+	FAILS(f, -EBUSY, "t1", nvs_tensor_swap_in_to, t, c.data, 2);
+	FAILS(f, -EINVAL, "t1", sole_release, &t[1], 1, NVS_CLEAN);
+	FAILS(f, -EBUSY, "t1", nvs_engine_commit);
 	sim_go(f->sim, SIM_READS);
 	OK(f, sole_wait(f->engine, t, 2, -1, &f->error));
 	assert_true(filled(c.data[1], 5000, 1));
@@ -339,7 +339,7 @@ TEST(refuses_tensors_pinned_or_in_flight)
 	sim_hold(f->sim, SIM_WRITES);
 	OK(f, nvs_tensor_swap_out_from(f->engine, &t[1], from, 1, &f->error));
 	STATE(f, t[1], NVS_WRITING, false, 0);
-	expect_error(f, sole_swap_in(f->engine, t, 2, 0, &f->error), -EBUSY, "t1");
+	FAILS(f, -EBUSY, "t1", sole_swap_in, t, 2, 0);
 	sim_go(f->sim, SIM_WRITES);
 	OK(f, sole_wait(f->engine, t, 2, -1, &f->error));
 	tensor_compare(f, t[0], 0);
@@ -355,11 +355,10 @@ TEST(a_failed_write_leaves_no_contents)
 	tensor_store(f, t, 1);
 	sim_fail(f->sim, NVS_WRITE, 0, EIO, 1);
 	OK(f, nvs_tensor_swap_out_from(f->engine, &t, (const void *const *)c.data, 1, &f->error));
-	expect_error(f, sole_wait(f->engine, &t, 1, -1, &f->error), -EIO, "t: writing /");
+	FAILS(f, -EIO, "t: writing /", sole_wait, &t, 1, -1);
 	STATE(f, t, NVS_EMPTY, false, 0);
 	assert_int_equal(info_of(f, t).status, -EIO);
-	expect_error(f, sole_swap_in(f->engine, &t, 1, 0, &f->error), -ENODATA,
-		     "last write failed");
+	FAILS(f, -ENODATA, "last write failed", sole_swap_in, &t, 1, 0);
 	assert_true(filled(c.data[0], ONE, 2));
 	OK(f, nvs_tensor_swap_out_from(f->engine, &t, (const void *const *)c.data, 1, &f->error));
 	OK(f, sole_wait(f->engine, &t, 1, -1, &f->error));
@@ -375,7 +374,7 @@ TEST(a_failed_read_leaves_the_tensor_as_it_was)
 	tensor_store(f, t, 1);
 	sim_fail(f->sim, NVS_READ, 0, EIO, 1);
 	OK(f, nvs_tensor_swap_in_to(f->engine, &t, c.data, 1, &f->error));
-	expect_error(f, sole_wait(f->engine, &t, 1, -1, &f->error), -EIO, "t: reading /");
+	FAILS(f, -EIO, "t: reading /", sole_wait, &t, 1, -1);
 	STATE(f, t, NVS_ON_DRIVE, false, 0);
 	OK(f, nvs_tensor_swap_in_to(f->engine, &t, c.data, 1, &f->error));
 	OK(f, sole_wait(f->engine, &t, 1, -1, &f->error));

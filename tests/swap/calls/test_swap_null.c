@@ -109,10 +109,8 @@ TEST(tensors_of_another_engine_are_refused)
 	for (size_t i = 0; i < LENGTH(calls); i++)
 		assert_int_equal(calls[i](f->engine, tensors, 2), -EINVAL);
 	assert_int_equal(nvs_tensor_get_info(f->engine, tensors[1], &info), -EINVAL);
-	expect_error(f, nvs_tensor_rename(f->engine, tensors[1], "v", &f->error), -EINVAL,
-		     "another engine");
-	expect_error(f, nvs_tensor_read(f->engine, &range, 1, &f->error), -EINVAL,
-		     "another engine");
+	FAILS(f, -EINVAL, "another engine", nvs_tensor_rename, tensors[1], "v");
+	FAILS(f, -EINVAL, "another engine", nvs_tensor_read, &range, 1);
 	tensor_compare(f, tensors[0], 1);
 	tensor_compare(&other, tensors[1], 2);
 	fixture_close(&other);
@@ -120,30 +118,25 @@ TEST(tensors_of_another_engine_are_refused)
 
 TEST(external_memory_that_is_null_is_refused)
 {
-	struct nvs_tensor *t;
 	void *to = NULL;
 	const void *from = NULL;
+	struct nvs_tensor *t = OPEN_ONE(f, PART, .place = PLACE_DISK);
 
-	OPEN(f, .place = PLACE_DISK);
-	t = tensor_add(f, "t", PART);
 	tensor_store(f, t, 1);
 	assert_int_equal(nvs_tensor_swap_out_from(f->engine, &t, NULL, 1, NULL), -EINVAL);
 	assert_int_equal(nvs_tensor_swap_in_to(f->engine, &t, NULL, 1, NULL), -EINVAL);
-	expect_error(f, nvs_tensor_swap_out_from(f->engine, &t, &from, 1, &f->error), -EINVAL, "t");
-	expect_error(f, nvs_tensor_swap_in_to(f->engine, &t, &to, 1, &f->error), -EINVAL, "t");
+	FAILS(f, -EINVAL, "t", nvs_tensor_swap_out_from, &t, &from, 1);
+	FAILS(f, -EINVAL, "t", nvs_tensor_swap_in_to, &t, &to, 1);
 	tensor_compare(f, t, 1);
 }
 
 TEST(a_release_that_is_neither_clean_nor_dirty_is_refused)
 {
-	struct nvs_tensor *t;
 	uint64_t pin;
+	struct nvs_tensor *t = OPEN_ONE(f, PART, .place = PLACE_DISK);
 
-	OPEN(f, .place = PLACE_DISK);
-	t = tensor_add(f, "t", PART);
 	OK(f, nvs_tensor_pin(f->engine, &t, 1, 0, &pin, &f->error));
-	expect_error(f, nvs_tensor_release(f->engine, &t, 1, pin, (enum nvs_how)2, &f->error),
-		     -EINVAL, "how");
+	FAILS(f, -EINVAL, "how", nvs_tensor_release, &t, 1, pin, (enum nvs_how)2);
 	STATE(f, t, NVS_RESIDENT, false, 1);
 	OK(f, nvs_tensor_release(f->engine, &t, 1, pin, NVS_CLEAN, &f->error));
 }

@@ -136,15 +136,15 @@ TEST(a_part_in_flight_keeps_the_tensor_busy)
 	sim_hold(f->sim, SIM_READS);
 	OK(f, nvs_tensor_read(f->engine, &range, 1, &f->error));
 	STATE(f, t[1], NVS_READING, false, 0);
-	expect_error(f, nvs_tensor_read(f->engine, &range, 1, &f->error), -EBUSY, "t1");
-	expect_error(f, nvs_tensor_forget(f->engine, &t[1], 1, &f->error), -EBUSY, "t1");
-	expect_error(f, nvs_tensor_wait(f->engine, &t[1], 1, 0, 0, &f->error), -EAGAIN, "t1");
+	FAILS(f, -EBUSY, "t1", nvs_tensor_read, &range, 1);
+	FAILS(f, -EBUSY, "t1", nvs_tensor_forget, &t[1], 1);
+	FAILS(f, -EAGAIN, "t1", nvs_tensor_wait, &t[1], 1, 0, 0);
 	sim_go(f->sim, SIM_READS);
 	/* Closing would wait, too. */
 	OK(f, nvs_tensor_wait(f->engine, &t[1], 1, 0, -1, &f->error));
 	expect_part(1, &range);
 	OK(f, sole_pin(f->engine, &t[1], 1, 0, &f->error));
-	expect_error(f, nvs_tensor_read(f->engine, &range, 1, &f->error), -EBUSY, "t1 is pinned");
+	FAILS(f, -EBUSY, "t1 is pinned", nvs_tensor_read, &range, 1);
 	OK(f, sole_release(f->engine, &t[1], 1, NVS_CLEAN, &f->error));
 }
 
@@ -163,8 +163,7 @@ TEST(a_failed_read_is_that_of_its_tensor_alone)
 						   .from = file_offset(t[1]) + 40000,
 						   .to = file_offset(t[1]) + 40001});
 	OK(f, nvs_tensor_read(f->engine, ranges, TENSORS, &f->error));
-	expect_error(f, nvs_tensor_wait(f->engine, t, TENSORS, 0, -1, &f->error), -EIO,
-		     "t1: reading /");
+	FAILS(f, -EIO, "t1: reading /", nvs_tensor_wait, t, TENSORS, 0, -1);
 	expect_part(0, &ranges[0]);
 	expect_part(2, &ranges[2]);
 	sim_no_faults(f->sim);
@@ -227,8 +226,7 @@ TEST(a_failed_range_ends_those_of_its_tensor_behind_it)
 	sim_fail(f->sim, NVS_READ, 1, EIO, 1);
 	sim_forget_counts(f->sim);
 	OK(f, nvs_tensor_read(f->engine, ranges, 3, &f->error));
-	expect_error(f, nvs_tensor_wait(f->engine, t, TENSORS, 0, -1, &f->error), -EIO,
-		     "t1: reading /");
+	FAILS(f, -EIO, "t1: reading /", nvs_tensor_wait, t, TENSORS, 0, -1);
 	assert_int_equal(sim_ios(f->sim, NVS_READ), 2);
 	assert_memory_equal(memory[0], whole[1], 10);
 	STATE(f, t[1], NVS_ON_DRIVE, false, 0);
@@ -277,7 +275,7 @@ TEST(only_a_range_of_all_bytes_is_verified)
 	expect_part(1, &range);
 	range = range_of(1, 0, tensor_lengths[1]);
 	OK(f, nvs_tensor_read(f->engine, &range, 1, &f->error));
-	expect_error(f, nvs_tensor_wait(f->engine, &t[1], 1, 0, -1, &f->error), -EBADMSG, "t1");
+	FAILS(f, -EBADMSG, "t1", nvs_tensor_wait, &t[1], 1, 0, -1);
 }
 
 TEST(ranges_that_are_wrong_are_refused)
@@ -290,29 +288,29 @@ TEST(ranges_that_are_wrong_are_refused)
 	good = range_of(1, 0, tensor_lengths[1]);
 	OK(f, nvs_tensor_read(f->engine, NULL, 0, &f->error));
 	expect_error(f, nvs_tensor_read(NULL, &good, 1, &f->error), -EINVAL, "engine");
-	expect_error(f, nvs_tensor_read(f->engine, NULL, 1, &f->error), -EINVAL, "ranges");
+	FAILS(f, -EINVAL, "ranges", nvs_tensor_read, NULL, 1);
 	bad = good;
 	bad.size = 0;
-	expect_error(f, nvs_tensor_read(f->engine, &bad, 1, &f->error), -EINVAL, "size");
+	FAILS(f, -EINVAL, "size", nvs_tensor_read, &bad, 1);
 	bad = good;
 	bad.tensor = NULL;
-	expect_error(f, nvs_tensor_read(f->engine, &bad, 1, &f->error), -EINVAL, "NULL");
+	FAILS(f, -EINVAL, "NULL", nvs_tensor_read, &bad, 1);
 	bad = good;
 	bad.data = NULL;
-	expect_error(f, nvs_tensor_read(f->engine, &bad, 1, &f->error), -EINVAL, "data");
+	FAILS(f, -EINVAL, "data", nvs_tensor_read, &bad, 1);
 	bad = good;
 	bad.offset = 1;
-	expect_error(f, nvs_tensor_read(f->engine, &bad, 1, &f->error), -EINVAL, "70001 bytes");
+	FAILS(f, -EINVAL, "70001 bytes", nvs_tensor_read, &bad, 1);
 	bad.offset = UINT64_MAX;
-	expect_error(f, nvs_tensor_read(f->engine, &bad, 1, &f->error), -EINVAL, "t1");
+	FAILS(f, -EINVAL, "t1", nvs_tensor_read, &bad, 1);
 	bad.offset = tensor_lengths[1];
 	bad.nbytes = UINT64_MAX;
-	expect_error(f, nvs_tensor_read(f->engine, &bad, 1, &f->error), -EINVAL, "t1");
+	FAILS(f, -EINVAL, "t1", nvs_tensor_read, &bad, 1);
 	empty = tensor_add(f, "empty", 10);
 	bad = good;
 	bad.tensor = empty;
 	bad.nbytes = 5;
-	expect_error(f, nvs_tensor_read(f->engine, &bad, 1, &f->error), -ENODATA, "empty");
+	FAILS(f, -ENODATA, "empty", nvs_tensor_read, &bad, 1);
 	bad.nbytes = 0;
 	OK(f, nvs_tensor_read(f->engine, &bad, 1, &f->error));
 	STATE(f, t[1], NVS_ON_DRIVE, false, 0);

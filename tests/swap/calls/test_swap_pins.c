@@ -34,11 +34,11 @@ TEST(a_failed_read_is_reported_to_each_pin_and_ends_no_later_one)
 	OK(f, nvs_tensor_swap_in(f->engine, &t, 1, 0, &a, &f->error));
 	OK(f, nvs_tensor_swap_in(f->engine, &t, 1, 0, &b, &f->error));
 	sim_go(f->sim, SIM_READS);
-	expect_error(f, nvs_tensor_wait(f->engine, &t, 1, a, -1, &f->error), -EIO, "t0: reading /");
+	FAILS(f, -EIO, "t0: reading /", nvs_tensor_wait, &t, 1, a, -1);
 	OK(f, nvs_tensor_swap_in(f->engine, &t, 1, 0, &again, &f->error));
 	OK(f, nvs_tensor_wait(f->engine, &t, 1, again, -1, &f->error));
 	/* B gets the error of its own read, and has nothing to release. */
-	expect_error(f, nvs_tensor_wait(f->engine, &t, 1, b, -1, &f->error), -EIO, "t0: reading /");
+	FAILS(f, -EIO, "t0: reading /", nvs_tensor_wait, &t, 1, b, -1);
 	OK(f, nvs_tensor_release(f->engine, &t, 1, b, NVS_CLEAN, &f->error));
 	STATE(f, t, NVS_RESIDENT, false, 1);
 	OK(f, nvs_tensor_wait(f->engine, &t, 1, again, 0, &f->error));
@@ -58,7 +58,7 @@ TEST(a_failed_read_is_reported_while_a_later_one_is_in_flight)
 	assert_int_equal(nvs_tensor_wait(f->engine, &t, 1, a, -1, NULL), -EIO);
 	sim_hold(f->sim, SIM_READS);
 	OK(f, nvs_tensor_swap_in(f->engine, &t, 1, 0, &b, &f->error));
-	expect_error(f, nvs_tensor_wait(f->engine, &t, 1, a, -1, &f->error), -EIO, "t0: reading /");
+	FAILS(f, -EIO, "t0: reading /", nvs_tensor_wait, &t, 1, a, -1);
 	OK(f, nvs_tensor_release(f->engine, &t, 1, a, NVS_CLEAN, &f->error));
 	sim_go(f->sim, SIM_READS);
 	OK(f, nvs_tensor_wait(f->engine, &t, 1, b, -1, &f->error));
@@ -75,8 +75,7 @@ TEST(one_release_unpins_the_rest_of_a_failed_batch)
 	tensor_compare(f, t[2], 2);
 	sim_fail(f->sim, NVS_READ, 0, EIO, 1);
 	OK(f, nvs_tensor_swap_in(f->engine, t, 3, 0, &pin, &f->error));
-	expect_error(f, nvs_tensor_wait(f->engine, t, 3, pin, -1, &f->error), -EIO,
-		     "t1: reading /");
+	FAILS(f, -EIO, "t1: reading /", nvs_tensor_wait, t, 3, pin, -1);
 	STATE(f, t[0], NVS_RESIDENT, false, 1);
 	STATE(f, t[1], NVS_ON_DRIVE, false, 0);
 	OK(f, nvs_tensor_release(f->engine, t, 3, pin, NVS_CLEAN, &f->error));
@@ -100,17 +99,13 @@ TEST(a_pin_is_ended_by_its_own_number_alone)
 	OK(f, nvs_tensor_swap_in(f->engine, t, 2, 0, &a, &f->error));
 	OK(f, nvs_tensor_swap_in(f->engine, t, 1, 0, &b, &f->error));
 	OK(f, nvs_tensor_wait(f->engine, t, 2, a, -1, &f->error));
-	expect_error(f, nvs_tensor_release(f->engine, t, 2, b, NVS_CLEAN, &f->error), -EINVAL,
-		     "t1 is not pinned by pin");
+	FAILS(f, -EINVAL, "t1 is not pinned by pin", nvs_tensor_release, t, 2, b, NVS_CLEAN);
 	STATE(f, t[0], NVS_RESIDENT, false, 2);
 	OK(f, nvs_tensor_release(f->engine, t, 2, a, NVS_CLEAN, &f->error));
-	expect_error(f, nvs_tensor_release(f->engine, t, 1, a, NVS_CLEAN, &f->error), -EINVAL,
-		     "t0 is not pinned by pin");
-	expect_error(f, nvs_tensor_wait(f->engine, t, 1, a, -1, &f->error), -EINVAL, "t0");
-	expect_error(f, nvs_tensor_release(f->engine, t, 1, 0, NVS_CLEAN, &f->error), -EINVAL,
-		     "t0");
-	expect_error(f, nvs_tensor_release(f->engine, t, 1, UINT64_MAX, NVS_CLEAN, &f->error),
-		     -EINVAL, "t0");
+	FAILS(f, -EINVAL, "t0 is not pinned by pin", nvs_tensor_release, t, 1, a, NVS_CLEAN);
+	FAILS(f, -EINVAL, "t0", nvs_tensor_wait, t, 1, a, -1);
+	FAILS(f, -EINVAL, "t0", nvs_tensor_release, t, 1, 0, NVS_CLEAN);
+	FAILS(f, -EINVAL, "t0", nvs_tensor_release, t, 1, UINT64_MAX, NVS_CLEAN);
 	STATE(f, t[0], NVS_RESIDENT, false, 1);
 	OK(f, nvs_tensor_release(f->engine, t, 1, b, NVS_CLEAN, &f->error));
 }
@@ -139,14 +134,12 @@ TEST(a_tensor_has_any_number_of_pins)
 
 TEST(a_call_that_fails_makes_no_pin)
 {
-	struct nvs_tensor *t;
 	uint64_t pin = 1;
+	struct nvs_tensor *t = OPEN_ONE(f, PART, .place = PLACE_DISK);
 
-	OPEN(f, .place = PLACE_DISK);
-	t = tensor_add(f, "t", PART);
-	expect_error(f, nvs_tensor_swap_in(f->engine, &t, 1, 0, &pin, &f->error), -ENODATA, "t");
+	FAILS(f, -ENODATA, "t", nvs_tensor_swap_in, &t, 1, 0, &pin);
 	assert_int_equal(pin, 0);
-	expect_error(f, nvs_tensor_pin(f->engine, &t, 1, 0, NULL, &f->error), -EINVAL, "pin");
+	FAILS(f, -EINVAL, "pin", nvs_tensor_pin, &t, 1, 0, NULL);
 	STATE(f, t, NVS_EMPTY, false, 0);
 }
 
@@ -174,7 +167,7 @@ TEST(a_lease_that_may_not_wait_starts_to_write_the_finished_contents)
 	open_with_stored(&t, 1);
 	tensor_write(f, t, 7);
 	sim_hold(f->sim, SIM_WRITES);
-	expect_error(f, nvs_tensor_pin(f->engine, &t, 1, 0, &pin, &f->error), -EAGAIN, "in flight");
+	FAILS(f, -EAGAIN, "in flight", nvs_tensor_pin, &t, 1, 0, &pin);
 	STATE(f, t, NVS_WRITING, false, 0);
 	sim_go(f->sim, SIM_WRITES);
 	OK(f, nvs_tensor_pin(f->engine, &t, 1, -1, &pin, &f->error));
@@ -190,8 +183,7 @@ TEST(a_lease_fails_if_the_finished_contents_cannot_be_written)
 	open_with_stored(&t, 1);
 	tensor_write(f, t, 7);
 	sim_fail(f->sim, NVS_WRITE, 0, ENOSPC, 1);
-	expect_error(f, nvs_tensor_pin(f->engine, &t, 1, -1, &pin, &f->error), -ENOSPC,
-		     "t0: writing /");
+	FAILS(f, -ENOSPC, "t0: writing /", nvs_tensor_pin, &t, 1, -1, &pin);
 	tensor_compare(f, t, 7);
 	OK(f, nvs_tensor_pin(f->engine, &t, 1, -1, &pin, &f->error));
 	OK(f, nvs_tensor_release(f->engine, &t, 1, pin, NVS_CLEAN, &f->error));
@@ -209,7 +201,7 @@ TEST(a_lease_does_not_overwrite_contents_pinned_by_another_call)
 	OK(f, nvs_tensor_wait(f->engine, &t, 1, a, -1, &f->error));
 	fill(nvs_tensor_data(t), PART, 7);
 	OK(f, nvs_tensor_release(f->engine, &t, 1, a, NVS_DIRTY, &f->error));
-	expect_error(f, nvs_tensor_pin(f->engine, &t, 1, 0, &lease, &f->error), -EBUSY, "t0");
+	FAILS(f, -EBUSY, "t0", nvs_tensor_pin, &t, 1, 0, &lease);
 	OK(f, nvs_tensor_release(f->engine, &t, 1, b, NVS_CLEAN, &f->error));
 	tensor_compare(f, t, 7);
 }

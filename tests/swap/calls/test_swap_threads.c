@@ -375,9 +375,8 @@ static void read_name(struct renamed *r)
 	void *none = NULL;
 
 	fill(data, sizeof(data), 7);
-	expect_error(f, nvs_tensor_read(f->engine, &beyond, 1, &f->error), -EINVAL, "name");
-	expect_error(f, nvs_tensor_swap_in_to(f->engine, &r->t, &none, 1, &f->error), -EINVAL,
-		     "name");
+	FAILS(f, -EINVAL, "name", nvs_tensor_read, &beyond, 1);
+	FAILS(f, -EINVAL, "name", nvs_tensor_swap_in_to, &r->t, &none, 1);
 	OK(f, nvs_tensor_swap_out_from(f->engine, &r->t, &from, 1, &f->error));
 	OK(f, nvs_tensor_wait(f->engine, &r->t, 1, 0, -1, &f->error));
 	snprintf(path, sizeof(path), "%s/named.safetensors", f->paths[0]);

@@ -65,10 +65,6 @@ static void write_parts(const struct setup *setup)
 TEST(writes_any_range_at_any_alignment)
 {
 	write_parts(&(struct setup){.place = PLACE_DISK});
-}
-
-TEST(writes_any_range_of_a_verified_store_over_stripes)
-{
 	write_parts(&(struct setup){.place = PLACE_EXT4,
 				    .npaths = 3,
 				    .stripe_size = 3 * 4096,
@@ -139,8 +135,7 @@ TEST(after_an_error_no_byte_has_changed)
 						   .reads = true,
 						   .from = from + 600000,
 						   .to = from + 600001});
-	expect_error(f, nvs_tensor_write(f->engine, ranges, 2, -1, &f->error), -EIO,
-		     "t2: reading /");
+	FAILS(f, -EIO, "t2: reading /", nvs_tensor_write, ranges, 2, -1);
 	STATE(f, t[1], NVS_RESIDENT, false, 0);
 	STATE(f, t[2], NVS_ON_DRIVE, false, 0);
 	sim_no_faults(f->sim);
@@ -156,8 +151,8 @@ TEST(a_time_limit_bounds_the_wait_for_reads)
 	range = range_of(1, 500, 600);
 	fill(range.data, 600, 42);
 	sim_hold(f->sim, SIM_READS);
-	expect_error(f, nvs_tensor_write(f->engine, &range, 1, 0, &f->error), -EAGAIN, "t1");
-	expect_error(f, nvs_tensor_write(f->engine, &range, 1, 1, &f->error), -ETIMEDOUT, "t1");
+	FAILS(f, -EAGAIN, "t1", nvs_tensor_write, &range, 1, 0);
+	FAILS(f, -ETIMEDOUT, "t1", nvs_tensor_write, &range, 1, 1);
 	STATE(f, t[1], NVS_READING, false, 0);
 	sim_go(f->sim, SIM_READS);
 	OK(f, nvs_tensor_wait(f->engine, &t[1], 1, 0, -1, &f->error));
@@ -177,18 +172,17 @@ TEST(what_can_not_be_written_is_refused)
 	for (size_t i = 0; i < TENSORS; i++)
 		ranges[i] = range_of(i, 0, 1);
 	OK(f, nvs_tensor_write(f->engine, NULL, 0, 0, &f->error));
-	expect_error(f, nvs_tensor_write(f->engine, &ranges[2], 1, -1, &f->error), -E2BIG, "t2");
+	FAILS(f, -E2BIG, "t2", nvs_tensor_write, &ranges[2], 1, -1);
 	bad = ranges[1];
 	bad.tensor = empty;
-	expect_error(f, nvs_tensor_write(f->engine, &bad, 1, -1, &f->error), -ENODATA, "empty");
+	FAILS(f, -ENODATA, "empty", nvs_tensor_write, &bad, 1, -1);
 	bad.nbytes = 0;
 	OK(f, nvs_tensor_write(f->engine, &bad, 1, 0, &f->error));
 	bad = ranges[1];
 	bad.offset = tensor_lengths[1];
-	expect_error(f, nvs_tensor_write(f->engine, &bad, 1, -1, &f->error), -EINVAL, "not within");
+	FAILS(f, -EINVAL, "not within", nvs_tensor_write, &bad, 1, -1);
 	OK(f, sole_swap_in(f->engine, &t[1], 1, -1, &f->error));
-	expect_error(f, nvs_tensor_write(f->engine, ranges, 2, -1, &f->error), -EBUSY,
-		     "t1 is pinned");
+	FAILS(f, -EBUSY, "t1 is pinned", nvs_tensor_write, ranges, 2, -1);
 	OK(f, sole_wait(f->engine, &t[1], 1, -1, &f->error));
 	OK(f, sole_release(f->engine, &t[1], 1, NVS_CLEAN, &f->error));
 	fixture_shut(f);
@@ -196,7 +190,7 @@ TEST(what_can_not_be_written_is_refused)
 	OK(f, fixture_reopen(f));
 	tensors_add(f, "t", tensor_lengths, TENSORS, t);
 	ranges[1].tensor = t[1];
-	expect_error(f, nvs_tensor_write(f->engine, &ranges[1], 1, -1, &f->error), -EROFS, "read");
+	FAILS(f, -EROFS, "read", nvs_tensor_write, &ranges[1], 1, -1);
 	expect_on_drive();
 }
 
@@ -206,7 +200,6 @@ TEST(what_can_not_be_written_is_refused)
 #define ROUNDS (SANITIZED ? 100 : 400)
 
 struct copier {
-	struct fixture *f;
 	struct nvs_tensor *t;
 	uint64_t offset;
 	atomic_bool *ended;
@@ -226,7 +219,7 @@ static void *write_half(void *arg)
 
 	for (uint64_t seed = 0; seed < ROUNDS; seed++) {
 		fill(copier->data, HALF, seed);
-		MUST(!nvs_tensor_write(copier->f->engine, &range, 1, -1, NULL));
+		MUST(!nvs_tensor_write(f->engine, &range, 1, -1, NULL));
 	}
 	return NULL;
 }
@@ -237,7 +230,7 @@ static void *read_half(void *arg)
 	const struct nvs_tensor_range range = half_of(copier);
 
 	while (!*copier->ended)
-		MUST(!nvs_tensor_read(copier->f->engine, &range, 1, NULL));
+		MUST(!nvs_tensor_read(f->engine, &range, 1, NULL));
 	return NULL;
 }
 
@@ -246,8 +239,8 @@ static void *commit_and_evict(void *arg)
 	struct copier *copier = arg;
 
 	while (!*copier->ended) {
-		MUST(!nvs_engine_commit(copier->f->engine, NULL));
-		MUST(!nvs_tensor_swap_out(copier->f->engine, &copier->t, 1, NULL));
+		MUST(!nvs_engine_commit(f->engine, NULL));
+		MUST(!nvs_tensor_swap_out(f->engine, &copier->t, 1, NULL));
 	}
 	return NULL;
 }
@@ -269,8 +262,8 @@ TEST(calls_that_copy_bytes_do_not_fail_for_each_other)
 	tensor_write(f, written, 0);
 	tensor_write(f, read, 0);
 	for (size_t i = 0; i < LENGTH(calls); i++) {
-		copiers[i] = (struct copier){f, calls[i] == read_half ? read : written,
-					     i % 2 * HALF, &ended, malloc(HALF)};
+		copiers[i] = (struct copier){calls[i] == read_half ? read : written, i % 2 * HALF,
+					     &ended, malloc(HALF)};
 		assert_non_null(copiers[i].data);
 		assert_int_equal(pthread_create(&threads[i], NULL, calls[i], &copiers[i]), 0);
 	}
@@ -290,7 +283,6 @@ TEST(calls_that_copy_bytes_do_not_fail_for_each_other)
 
 /* A call on both tensors, of which a write has pinned the second while it reads `other`. */
 struct outsider {
-	struct fixture *f;
 	struct nvs_tensor *t[2], *other;
 	void (*call)(struct outsider *outsider);
 	char data[2][100];
@@ -298,55 +290,59 @@ struct outsider {
 
 static void swaps_out(struct outsider *o)
 {
-	MUST(!nvs_tensor_swap_out(o->f->engine, o->t, 2, NULL));
+	MUST(!nvs_tensor_swap_out(f->engine, o->t, 2, NULL));
 }
 
 static void swaps_in(struct outsider *o)
 {
 	uint64_t pin;
 
-	MUST(!nvs_tensor_swap_in(o->f->engine, o->t, 2, -1, &pin, NULL));
-	MUST(!nvs_tensor_release(o->f->engine, o->t, 2, pin, NVS_CLEAN, NULL));
+	MUST(!nvs_tensor_swap_in(f->engine, o->t, 2, -1, &pin, NULL));
+	MUST(!nvs_tensor_release(f->engine, o->t, 2, pin, NVS_CLEAN, NULL));
 }
 
 static void pins_for_new_contents(struct outsider *o)
 {
 	uint64_t pin;
 
-	MUST(!nvs_tensor_pin(o->f->engine, o->t, 2, -1, &pin, NULL));
-	MUST(!nvs_tensor_release(o->f->engine, o->t, 2, pin, NVS_CLEAN, NULL));
+	MUST(!nvs_tensor_pin(f->engine, o->t, 2, -1, &pin, NULL));
+	MUST(!nvs_tensor_release(f->engine, o->t, 2, pin, NVS_CLEAN, NULL));
 }
 
 static void reads_to_external_memory(struct outsider *o)
 {
 	void *data[] = {o->data[0], o->data[1]};
 
-	MUST(!nvs_tensor_swap_in_to(o->f->engine, o->t, data, 2, NULL));
-	MUST(!nvs_tensor_wait(o->f->engine, o->t, 2, 0, -1, NULL));
+	MUST(!nvs_tensor_swap_in_to(f->engine, o->t, data, 2, NULL));
+	MUST(!nvs_tensor_wait(f->engine, o->t, 2, 0, -1, NULL));
 }
+
+#define BYTE_OF(tensor, data)                                                                      \
+	{                                                                                          \
+		sizeof(struct nvs_tensor_range), tensor, 0, 1, data                                \
+	}
 
 static void reads_bytes(struct outsider *o)
 {
-	const struct nvs_tensor_range ranges[] = {
-		{sizeof(struct nvs_tensor_range), o->t[0], 0, 1, o->data[0]},
-		{sizeof(struct nvs_tensor_range), o->t[1], 0, 1, o->data[1]}};
+	const struct nvs_tensor_range ranges[] = {BYTE_OF(o->t[0], o->data[0]),
+						  BYTE_OF(o->t[1], o->data[1])};
 
-	MUST(!nvs_tensor_read(o->f->engine, ranges, 2, NULL));
-	MUST(!nvs_tensor_wait(o->f->engine, o->t, 2, 0, -1, NULL));
+	MUST(!nvs_tensor_read(f->engine, ranges, 2, NULL));
+	MUST(!nvs_tensor_wait(f->engine, o->t, 2, 0, -1, NULL));
 }
 
 static void writes_bytes(struct outsider *o)
 {
-	const struct nvs_tensor_range ranges[] = {
-		{sizeof(struct nvs_tensor_range), o->t[0], 0, 1, o->data[0]},
-		{sizeof(struct nvs_tensor_range), o->t[1], 0, 1, o->data[1]}};
+	const struct nvs_tensor_range ranges[] = {BYTE_OF(o->t[0], o->data[0]),
+						  BYTE_OF(o->t[1], o->data[1])};
 
-	MUST(!nvs_tensor_write(o->f->engine, ranges, 2, -1, NULL));
+	MUST(!nvs_tensor_write(f->engine, ranges, 2, -1, NULL));
 }
 
 static void commits(struct outsider *o)
 {
-	MUST(!nvs_engine_commit(o->f->engine, NULL));
+	(void)o;
+	MUST(!nvs_engine_commit(f->engine, NULL));
 }
 
 static void *call_outside(void *arg)
@@ -361,11 +357,10 @@ static void *write_second(void *arg)
 {
 	struct outsider *o = arg;
 	char byte = 0;
-	const struct nvs_tensor_range ranges[] = {
-		{sizeof(struct nvs_tensor_range), o->t[1], 0, 1, &byte},
-		{sizeof(struct nvs_tensor_range), o->other, 0, 1, &byte}};
+	const struct nvs_tensor_range ranges[] = {BYTE_OF(o->t[1], &byte),
+						  BYTE_OF(o->other, &byte)};
 
-	MUST(!nvs_tensor_write(o->f->engine, ranges, 2, -1, NULL));
+	MUST(!nvs_tensor_write(f->engine, ranges, 2, -1, NULL));
 	return NULL;
 }
 
@@ -398,7 +393,6 @@ TEST(later_writes_do_not_pass_a_call_that_waits_for_earlier_ones)
 		pthread_t writer, caller;
 
 		OPEN(f, .place = PLACE_DISK, .simulated = true);
-		o.f = f;
 		o.t[0] = first.tensor = tensor_add(f, "first", sizeof(o.data[0]));
 		o.t[1] = tensor_add(f, "second", sizeof(o.data[1]));
 		o.other = tensor_add(f, "other", 100);
@@ -411,8 +405,8 @@ TEST(later_writes_do_not_pass_a_call_that_waits_for_earlier_ones)
 		OK(f, nvs_tensor_write(f->engine, &first, 1, 0, &f->error));
 		assert_int_equal(pthread_create(&caller, NULL, call_outside, &o), 0);
 		await_call(o.t[0]);
-		expect_error(f, nvs_tensor_write(f->engine, &first, 1, 0, &f->error), -EAGAIN,
-			     "can't be pinned while one of them is in flight or being copied");
+		FAILS(f, -EAGAIN, "can't be pinned while one of them is in flight or being copied",
+		      nvs_tensor_write, &first, 1, 0);
 		sim_go(f->sim, SIM_READS);
 		pthread_join(writer, NULL);
 		pthread_join(caller, NULL);
@@ -426,29 +420,29 @@ static void reads_a_part(struct outsider *o)
 {
 	const struct nvs_tensor_range range = {sizeof(range), o->t[0], 0, 1, o->data[0]};
 
-	MUST(!nvs_tensor_read(o->f->engine, &range, 1, NULL));
-	MUST(!nvs_tensor_wait(o->f->engine, o->t, 1, 0, -1, NULL));
+	MUST(!nvs_tensor_read(f->engine, &range, 1, NULL));
+	MUST(!nvs_tensor_wait(f->engine, o->t, 1, 0, -1, NULL));
 }
 
 static void reads_all(struct outsider *o)
 {
 	void *data = o->data[0];
 
-	MUST(!nvs_tensor_swap_in_to(o->f->engine, o->t, &data, 1, NULL));
-	MUST(!nvs_tensor_wait(o->f->engine, o->t, 1, 0, -1, NULL));
+	MUST(!nvs_tensor_swap_in_to(f->engine, o->t, &data, 1, NULL));
+	MUST(!nvs_tensor_wait(f->engine, o->t, 1, 0, -1, NULL));
 }
 
 static void writes_from_external_memory(struct outsider *o)
 {
 	const void *data = o->data[0];
 
-	MUST(!nvs_tensor_swap_out_from(o->f->engine, o->t, &data, 1, NULL));
-	MUST(!nvs_tensor_wait(o->f->engine, o->t, 1, 0, -1, NULL));
+	MUST(!nvs_tensor_swap_out_from(f->engine, o->t, &data, 1, NULL));
+	MUST(!nvs_tensor_wait(f->engine, o->t, 1, 0, -1, NULL));
 }
 
 static void forgets(struct outsider *o)
 {
-	MUST(!nvs_tensor_forget(o->f->engine, o->t, 1, NULL));
+	MUST(!nvs_tensor_forget(f->engine, o->t, 1, NULL));
 }
 
 TEST(calls_wait_for_the_read_of_a_write_that_gave_up)
@@ -463,11 +457,10 @@ TEST(calls_wait_for_the_read_of_a_write_that_gave_up)
 		pthread_t caller;
 
 		OPEN(f, .place = PLACE_DISK, .simulated = true);
-		o.f = f;
 		o.t[0] = range.tensor = tensor_add(f, "t", sizeof(o.data[0]));
 		tensor_store(f, o.t[0], 1);
 		sim_hold(f->sim, SIM_READS);
-		expect_error(f, nvs_tensor_write(f->engine, &range, 1, 0, &f->error), -EAGAIN, "t");
+		FAILS(f, -EAGAIN, "t", nvs_tensor_write, &range, 1, 0);
 		STATE(f, o.t[0], NVS_READING, false, 0);
 		assert_int_equal(pthread_create(&caller, NULL, call_outside, &o), 0);
 		await_call(o.t[0]);
@@ -490,11 +483,10 @@ TEST(a_write_that_gave_up_leaves_a_read_of_the_callers)
 	sim_hold(f->sim, SIM_READS);
 	sim_fail(f->sim, NVS_READ, 0, EIO, 1);
 	assert_int_equal(nvs_tensor_prefetch(f->engine, &range.tensor, 1, &f->error), 1);
-	expect_error(f, nvs_tensor_write(f->engine, &range, 1, 0, &f->error), -EAGAIN, "t");
-	expect_error(f, nvs_tensor_swap_in_to(f->engine, &range.tensor, &data, 1, &f->error),
-		     -EBUSY, "wait for it");
+	FAILS(f, -EAGAIN, "t", nvs_tensor_write, &range, 1, 0);
+	FAILS(f, -EBUSY, "wait for it", nvs_tensor_swap_in_to, &range.tensor, &data, 1);
 	sim_go(f->sim, SIM_READS);
-	expect_error(f, nvs_tensor_wait(f->engine, &range.tensor, 1, 0, -1, &f->error), -EIO, "t");
+	FAILS(f, -EIO, "t", nvs_tensor_wait, &range.tensor, 1, 0, -1);
 }
 
 static void *write_and_fail(void *arg)
@@ -502,7 +494,7 @@ static void *write_and_fail(void *arg)
 	struct copier *copier = arg;
 	const struct nvs_tensor_range range = half_of(copier);
 
-	MUST(nvs_tensor_write(copier->f->engine, &range, 1, -1, NULL) == -EIO);
+	MUST(nvs_tensor_write(f->engine, &range, 1, -1, NULL) == -EIO);
 	return NULL;
 }
 
@@ -512,7 +504,7 @@ TEST(a_write_whose_read_fails_ends_before_its_tensor_is_forgotten)
 	pthread_t thread;
 
 	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	copier = (struct copier){.f = f, .t = tensor_add(f, "t", MIB), .data = calloc(1, HALF)};
+	copier = (struct copier){.t = tensor_add(f, "t", MIB), .data = calloc(1, HALF)};
 	assert_non_null(copier.data);
 	tensor_store(f, copier.t, 1);
 	sim_hold(f->sim, SIM_READS);

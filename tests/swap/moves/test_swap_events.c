@@ -88,7 +88,7 @@ static void fail_a_write(struct nvs_tensor *tensor)
 {
 	sim_fail(f->sim, NVS_WRITE, 0, EIO, SIM_ALWAYS);
 	OK(f, nvs_tensor_swap_out(f->engine, &tensor, 1, &f->error));
-	expect_error(f, sole_wait(f->engine, &tensor, 1, -1, &f->error), -EIO, "writing");
+	FAILS(f, -EIO, "writing", sole_wait, &tensor, 1, -1);
 	sim_no_faults(f->sim);
 }
 
@@ -324,8 +324,7 @@ static void read_parts_before_others(unsigned awaited)
 	sim_hold(f->sim, SIM_READS);
 	OK(f, nvs_tensor_read(f->engine, ranges, 4, &f->error));
 	if (awaited != NOBODY)
-		expect_error(f, nvs_tensor_wait(f->engine, &t[awaited], 1, 0, 1, &f->error),
-			     -ETIMEDOUT, "in flight");
+		FAILS(f, -ETIMEDOUT, "in flight", nvs_tensor_wait, &t[awaited], 1, 0, 1);
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(nvs_tensor_prefetch(f->engine, &others[i], 1, &f->error), 1);
 	complete(2);

@@ -32,7 +32,7 @@ static void flips_are_found(enum place place)
 	tensors_swap_out(f, t, 5);
 	tensor_flip(f, t[1], 299999);
 	OK(f, sole_swap_in(f->engine, t, 5, 0, &f->error));
-	expect_error(f, sole_wait(f->engine, t, 5, -1, &f->error), -EBADMSG, "t1: reading /");
+	FAILS(f, -EBADMSG, "t1: reading /", sole_wait, t, 5, -1);
 	STATE(f, t[1], NVS_ON_DRIVE, false, 0);
 	assert_int_equal(info_of(f, t[1]).status, -EBADMSG);
 	assert_null(nvs_tensor_data(t[1]));
@@ -46,7 +46,7 @@ static void flips_are_found(enum place place)
 			OK(f, sole_release(f->engine, &t[i], 1, NVS_CLEAN, &f->error));
 		}
 	OK(f, nvs_tensor_swap_in_to(f->engine, &t[1], &data, 1, &f->error));
-	expect_error(f, sole_wait(f->engine, &t[1], 1, -1, &f->error), -EBADMSG, "t1");
+	FAILS(f, -EBADMSG, "t1", sole_wait, &t[1], 1, -1);
 	assert_int_equal(stats_of(f).verify_errors, 2);
 	tensor_flip(f, t[1], 299999);
 	tensor_compare(f, t[1], 1);
@@ -65,12 +65,10 @@ TEST(verifying_finds_a_changed_byte)
 
 TEST(verifying_covers_writes_from_external_memory)
 {
-	struct nvs_tensor *t;
 	static char memory[30000];
 	const void *data = memory;
+	struct nvs_tensor *t = OPEN_ONE(f, 30000, .place = PLACE_DISK, .verify = true);
 
-	OPEN(f, .place = PLACE_DISK, .verify = true);
-	t = tensor_add(f, "t", 30000);
 	fill(memory, 30000, 4);
 	OK(f, nvs_tensor_swap_out_from(f->engine, &t, &data, 1, &f->error));
 	OK(f, sole_wait(f->engine, &t, 1, -1, &f->error));
@@ -78,7 +76,7 @@ TEST(verifying_covers_writes_from_external_memory)
 	OK(f, nvs_tensor_swap_out(f->engine, &t, 1, &f->error));
 	tensor_flip(f, t, 0);
 	assert_int_equal(nvs_tensor_prefetch(f->engine, &t, 1, &f->error), 1);
-	expect_error(f, sole_wait(f->engine, &t, 1, -1, &f->error), -EBADMSG, "t");
+	FAILS(f, -EBADMSG, "t", sole_wait, &t, 1, -1);
 	STATE(f, t, NVS_ON_DRIVE, false, 0);
 	/* New contents have a new checksum. */
 	tensor_store(f, t, 5);
@@ -87,10 +85,8 @@ TEST(verifying_covers_writes_from_external_memory)
 
 TEST(without_verify_a_changed_byte_goes_unnoticed)
 {
-	struct nvs_tensor *t;
+	struct nvs_tensor *t = OPEN_ONE(f, 30000, .place = PLACE_DISK);
 
-	OPEN(f, .place = PLACE_DISK);
-	t = tensor_add(f, "t", 30000);
 	tensor_store(f, t, 4);
 	tensor_flip(f, t, 77);
 	tensors_pin(f, &t, 1);
@@ -103,15 +99,14 @@ TEST(without_verify_a_changed_byte_goes_unnoticed)
 
 TEST(a_failed_write_leaves_the_tensor_in_the_pool)
 {
-	struct nvs_tensor *t;
+	struct nvs_tensor *t = OPEN_ONE(f, 3 * PART, .place = PLACE_DISK, .simulated = true,
+					.verify = true);
 
-	OPEN(f, .place = PLACE_DISK, .simulated = true, .verify = true);
-	t = tensor_add(f, "t", 3 * PART);
 	tensor_store(f, t, 1);
 	tensor_write(f, t, 2);
 	sim_fail(f->sim, NVS_WRITE, 0, ENOSPC, 1);
 	OK(f, nvs_tensor_swap_out(f->engine, &t, 1, &f->error));
-	expect_error(f, sole_wait(f->engine, &t, 1, -1, &f->error), -ENOSPC, "t: writing /");
+	FAILS(f, -ENOSPC, "t: writing /", sole_wait, &t, 1, -1);
 	events_await_idle(f->engine);
 	assert_non_null(strstr(f->log, "t could not be written back and stays in the pool"));
 	STATE(f, t, NVS_RESIDENT, true, 0);
@@ -182,10 +177,8 @@ TEST(a_failed_eviction_is_an_error_of_the_lease)
 
 TEST(a_failed_write_of_a_repinned_tensor_is_not_reported)
 {
-	struct nvs_tensor *t;
+	struct nvs_tensor *t = OPEN_ONE(f, PART, .place = PLACE_DISK, .simulated = true);
 
-	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	t = tensor_add(f, "t", PART);
 	tensor_write(f, t, 1);
 	sim_hold(f->sim, SIM_WRITES);
 	sim_fail(f->sim, NVS_WRITE, 0, EIO, 1);
@@ -202,23 +195,19 @@ TEST(a_failed_write_of_a_repinned_tensor_is_not_reported)
 
 TEST(forgetting_a_tensor_clears_its_failed_write)
 {
-	struct nvs_tensor *t;
+	struct nvs_tensor *t = OPEN_ONE(f, PART, .place = PLACE_DISK, .simulated = true);
 
-	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	t = tensor_add(f, "t", PART);
 	tensor_write(f, t, 1);
 	sim_fail(f->sim, NVS_WRITE, 0, EIO, 1);
-	expect_error(f, nvs_engine_commit(f->engine, &f->error), -EIO, "t: writing");
+	FAILS(f, -EIO, "t: writing", nvs_engine_commit);
 	OK(f, nvs_tensor_forget(f->engine, &t, 1, &f->error));
 	OK(f, nvs_engine_commit(f->engine, &f->error));
 }
 
 TEST(transient_errors_are_retried)
 {
-	struct nvs_tensor *t;
+	struct nvs_tensor *t = OPEN_ONE(f, 10 * PART, .place = PLACE_DISK, .simulated = true);
 
-	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	t = tensor_add(f, "t", 10 * PART);
 	sim_fail(f->sim, NVS_WRITE, 0, EINTR, 20);
 	tensor_store(f, t, 1);
 	sim_fail(f->sim, NVS_READ, 0, EAGAIN, 20);
@@ -238,10 +227,10 @@ TEST(a_failed_read_unpins_and_can_be_retried)
 	tensor_compare(f, t[0], 0);
 	sim_fail(f->sim, NVS_READ, 0, EIO, 1);
 	OK(f, sole_swap_in(f->engine, t, 2, 0, &f->error));
-	expect_error(f, sole_wait(f->engine, t, 2, -1, &f->error), -EIO, "t1: reading /");
+	FAILS(f, -EIO, "t1: reading /", sole_wait, t, 2, -1);
 	STATE(f, t[0], NVS_RESIDENT, false, 1);
 	STATE(f, t[1], NVS_ON_DRIVE, false, 0);
-	expect_error(f, sole_release(f->engine, &t[1], 1, NVS_CLEAN, &f->error), -EINVAL, "t1");
+	FAILS(f, -EINVAL, "t1", sole_release, &t[1], 1, NVS_CLEAN);
 	OK(f, sole_release(f->engine, &t[0], 1, NVS_CLEAN, &f->error));
 	assert_int_equal(stats_of(f).pool.used, PART);
 	tensor_compare(f, t[1], 1);
@@ -250,14 +239,12 @@ TEST(a_failed_read_unpins_and_can_be_retried)
 
 TEST(a_failed_prefetch_is_retried_by_the_pin)
 {
-	struct nvs_tensor *t;
+	struct nvs_tensor *t = OPEN_ONE(f, PART, .place = PLACE_DISK, .simulated = true);
 
-	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	t = tensor_add(f, "t", PART);
 	tensor_store(f, t, 1);
 	sim_fail(f->sim, NVS_READ, 0, EIO, 1);
 	assert_int_equal(nvs_tensor_prefetch(f->engine, &t, 1, &f->error), 1);
-	expect_error(f, sole_wait(f->engine, &t, 1, -1, &f->error), -EIO, "t");
+	FAILS(f, -EIO, "t", sole_wait, &t, 1, -1);
 	STATE(f, t, NVS_ON_DRIVE, false, 0);
 	tensor_compare(f, t, 1);
 }
@@ -301,11 +288,9 @@ TEST(a_failed_external_write_is_reported_by_the_next_commit)
 {
 	static const char data[4096];
 	const void *from = data;
-	struct nvs_tensor *tensor;
 	int rc;
+	struct nvs_tensor *tensor = OPEN_ONE(f, sizeof(data), .simulated = true, .keep = true);
 
-	OPEN(f, .simulated = true, .keep = true);
-	tensor = tensor_add(f, "t", sizeof(data));
 	for (int close = 0; close < 2; close++) {
 		sim_fail(f->sim, NVS_WRITE, 0, EIO, 1);
 		OK(f, nvs_tensor_swap_out_from(f->engine, &tensor, &from, 1, &f->error));
@@ -333,27 +318,24 @@ TEST(a_failed_external_write_is_reported_before_a_read)
 {
 	static char data[4096], back[4096];
 	void *to = back;
-	struct nvs_tensor *tensor;
+	struct nvs_tensor *tensor = OPEN_ONE(f, sizeof(data), .simulated = true, .keep = true);
 
-	OPEN(f, .simulated = true, .keep = true);
-	tensor = tensor_add(f, "t", sizeof(data));
 	tensor_store(f, tensor, 1);
 	OK(f, nvs_engine_commit(f->engine, &f->error));
 
 	fail_unwaited(tensor, data);
-	expect_error(f, sole_swap_in(f->engine, &tensor, 1, -1, &f->error), -EIO, "t: writing");
+	FAILS(f, -EIO, "t: writing", sole_swap_in, &tensor, 1, -1);
 	tensor_compare(f, tensor, 1);
 
 	fail_unwaited(tensor, data);
-	expect_error(f, nvs_tensor_swap_in_to(f->engine, &tensor, &to, 1, &f->error), -EIO,
-		     "t: writing");
+	FAILS(f, -EIO, "t: writing", nvs_tensor_swap_in_to, &tensor, &to, 1);
 	tensor_compare(f, tensor, 1);
 
 	/* A lease released clean keeps the error for the commit. */
 	fail_unwaited(tensor, data);
 	OK(f, sole_pin(f->engine, &tensor, 1, -1, &f->error));
 	OK(f, sole_release(f->engine, &tensor, 1, NVS_CLEAN, &f->error));
-	expect_error(f, nvs_engine_commit(f->engine, &f->error), -EIO, "t: writing");
+	FAILS(f, -EIO, "t: writing", nvs_engine_commit);
 
 	/* New contents replace the failed write. */
 	fail_unwaited(tensor, data);

@@ -82,7 +82,7 @@ TEST(damage_is_found_in_all_that_is_on_the_drive_alone)
 		 LABEL_AREA_BYTES + info_of(f, t[1]).store_offset);
 	assert_non_null(strstr(f->log, offset));
 	OK(f, sole_swap_in(f->engine, &t[1], 1, -1, &f->error));
-	expect_error(f, sole_wait(f->engine, &t[1], 1, -1, &f->error), -EBADMSG, "t1: reading /");
+	FAILS(f, -EBADMSG, "t1: reading /", sole_wait, &t[1], 1, -1);
 	tensor_compare(f, t[0], 0);
 	tensor_compare(f, t[3], 3);
 }
@@ -120,7 +120,7 @@ TEST(what_it_found_is_not_handed_out)
 	scrub_all();
 	assert_int_equal(stats_of(f).scrub_errors, 1);
 	OK(f, sole_swap_in(f->engine, &t, 1, -1, &f->error));
-	expect_error(f, sole_wait(f->engine, &t, 1, -1, &f->error), -EBADMSG, "t: reading /");
+	FAILS(f, -EBADMSG, "t: reading /", sole_wait, &t, 1, -1);
 }
 
 /* No tensor has been registered. */
@@ -281,7 +281,7 @@ TEST(closing_does_not_wait_for_a_drive_that_hangs)
 	sim_hold(f->sim, SIM_READS);
 	scrub_now();
 	assert_true(sim_await_in_flight(f->sim, 1));
-	expect_error(f, nvs_engine_close(f->engine, &f->error), -ETIMEDOUT, "the drive hangs");
+	FAILS(f, -ETIMEDOUT, "the drive hangs", nvs_engine_close);
 	sim_go(f->sim, SIM_READS);
 	for (unsigned ms = 0; nvs_engine_close(f->engine, &f->error) == -ETIMEDOUT; ms++) {
 		assert_true(ms < WAIT_MS);

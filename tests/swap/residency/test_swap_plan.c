@@ -291,7 +291,7 @@ TEST(a_step_end_without_a_size_changes_nothing)
 	BEGIN(2, .pool = 2);
 	step_begin();
 	use(0);
-	expect_error(f, nvs_engine_step_end(f->engine, &io, &f->error), -EINVAL, "size");
+	FAILS(f, -EINVAL, "size", nvs_engine_step_end, &io);
 	/* The step goes on. */
 	use(1);
 	assert_int_equal(step_end().misses, 2);
@@ -300,9 +300,9 @@ TEST(a_step_end_without_a_size_changes_nothing)
 TEST(steps_begin_and_end_in_turn)
 {
 	BEGIN(2, .pool = 2);
-	expect_error(f, nvs_engine_step_end(f->engine, NULL, &f->error), -EBUSY, "no step");
+	FAILS(f, -EBUSY, "no step", nvs_engine_step_end, NULL);
 	step_begin();
-	expect_error(f, nvs_engine_step_begin(f->engine, &f->error), -EBUSY, "already");
+	FAILS(f, -EBUSY, "already", nvs_engine_step_begin);
 	use(0);
 	OK(f, nvs_engine_step_end(f->engine, NULL, &f->error));
 	/* Close within a step. */
@@ -644,7 +644,7 @@ TEST(a_read_ahead_that_fails_while_prefetched_is_reported)
 	step_begin();
 	assert_int_equal(nvs_tensor_prefetch(f->engine, t, 1, &f->error), 1);
 	sim_go(f->sim, SIM_READS);
-	expect_error(f, nvs_tensor_wait(f->engine, t, 1, 0, -1, &f->error), -EIO, "t0");
+	FAILS(f, -EIO, "t0", nvs_tensor_wait, t, 1, 0, -1);
 	use(0);
 	step_end();
 }
@@ -658,7 +658,7 @@ TEST(a_read_ahead_that_fails_while_pinned_is_reported)
 	step_begin();
 	OK(f, sole_swap_in(f->engine, &t[0], 1, -1, &f->error));
 	sim_go(f->sim, SIM_READS);
-	expect_error(f, sole_wait(f->engine, &t[0], 1, -1, &f->error), -EIO, "t0");
+	FAILS(f, -EIO, "t0", sole_wait, &t[0], 1, -1);
 	use(0);
 	step_end();
 }

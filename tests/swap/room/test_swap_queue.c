@@ -185,13 +185,10 @@ TEST(a_call_that_waits_is_passed_by_as_many_bytes_as_the_pool_has_at_most)
 
 	begin_short_of_a_part(&waiting, NEVER);
 	assert_int_equal(pass_while_possible(), PARTS);
-	expect_error(f, sole_swap_in(f->engine, another, 1, 0, &f->error), -EAGAIN,
-		     "before calls that came earlier");
-	expect_error(f, sole_pin(f->engine, another, 1, 3, &f->error), -ETIMEDOUT,
-		     "before calls that came earlier");
+	FAILS(f, -EAGAIN, "before calls that came earlier", sole_swap_in, another, 1, 0);
+	FAILS(f, -ETIMEDOUT, "before calls that came earlier", sole_pin, another, 1, 3);
 	/* Tensors that are pinned already count as well: pinning them again keeps them. */
-	expect_error(f, sole_swap_in(f->engine, room->parts, 1, 0, &f->error), -EAGAIN,
-		     "before calls that came earlier");
+	FAILS(f, -EAGAIN, "before calls that came earlier", sole_swap_in, room->parts, 1, 0);
 	STATE(f, *another, NVS_ON_DRIVE, false, 0);
 	/* As many again when nothing has changed for long, and then only after twice the time. */
 	engine_lock(f->engine);
@@ -312,8 +309,7 @@ TEST(a_thread_that_calls_again_after_its_timeout_keeps_its_place)
 
 static void time_out(void)
 {
-	expect_error(f, sole_swap_in(f->engine, &room->large, 1, 1, &f->error), -ETIMEDOUT,
-		     "no room in time");
+	FAILS(f, -ETIMEDOUT, "no room in time", sole_swap_in, &room->large, 1, 1);
 }
 
 /* A place between two calls is passed by a pool of bytes at once, and then as by time. */
@@ -325,7 +321,7 @@ TEST(a_place_is_kept_until_it_is_given_up)
 	pin_parts(SHORT);
 	OK(f, nvs_engine_keep_place(f->engine, false, &f->error));
 	OK(f, nvs_engine_keep_place(f->engine, true, &f->error));
-	expect_error(f, nvs_engine_keep_place(f->engine, true, &f->error), -EEXIST, "already");
+	FAILS(f, -EEXIST, "already", nvs_engine_keep_place, true);
 	time_out();
 	assert_int_equal(calls_waiting(), 1);
 	assert_int_equal(f->engine->room.waiting, 0);
@@ -395,8 +391,8 @@ TEST(a_prefetch_keeps_nothing_that_makes_room_for_a_call)
 	assert_true(sim_await_in_flight(f->sim, 1));
 	assert_int_equal(nvs_tensor_prefetch(f->engine, &room->parts[PARTS], 1, &f->error), 0);
 	/* Nobody passes a call whose room is coming. */
-	expect_error(f, sole_swap_in(f->engine, &room->parts[PARTS + 1], 1, 0, &f->error), -EAGAIN,
-		     "before calls that came earlier");
+	FAILS(f, -EAGAIN, "before calls that came earlier", sole_swap_in, &room->parts[PARTS + 1],
+	      1, 0);
 	sim_go(f->sim, 1U << NVS_WRITE);
 	pthread_join(waiting.thread, NULL);
 	release_parts(PARTS - LARGE);

@@ -14,24 +14,26 @@ ONE_ENGINE
 
 #define PART (64 * KIB)
 
+static struct nvs_tensor *t[200];
+
 /* n tensors of a part each, on the drive; the contents of tensor i have seed i. */
-static void parts_store(struct nvs_tensor **tensors, size_t n)
+static void parts_store(size_t n)
 {
-	uint64_t nbytes[64];
+	uint64_t nbytes[LENGTH(t)];
 
 	assert_true(n <= LENGTH(nbytes));
 	for (size_t i = 0; i < n; i++)
 		nbytes[i] = PART;
-	tensors_add(f, "t", nbytes, n, tensors);
+	tensors_add(f, "t", nbytes, n, t);
 	for (size_t i = 0; i < n; i++)
-		tensor_store(f, tensors[i], i);
+		tensor_store(f, t[i], i);
 }
 
 /* An engine whose pool has room for four of the n parts. */
-static void open_parts(bool simulated, struct nvs_tensor **tensors, size_t n)
+static void open_parts(bool simulated, size_t n)
 {
 	OPEN(f, .place = PLACE_DISK, .pool_bytes = 4 * PART, .simulated = simulated);
-	parts_store(tensors, n);
+	parts_store(n);
 }
 
 static void check_parts(struct nvs_tensor **tensors, uint64_t n, uint64_t seed)
@@ -44,11 +46,11 @@ static void check_parts(struct nvs_tensor **tensors, uint64_t n, uint64_t seed)
  * Four parts and a tensor of three: t[1], which is dirty with contents 7, lies between two free
  * pieces of the pool.
  */
-static struct nvs_tensor *open_in_pieces(struct nvs_tensor *t[4])
+static struct nvs_tensor *open_in_pieces(void)
 {
 	struct nvs_tensor *large;
 
-	open_parts(false, t, 4);
+	open_parts(false, 4);
 	large = tensor_add(f, "large", 3 * PART);
 	tensor_store(f, large, 9);
 	check_parts(t, 4, 0);
@@ -63,9 +65,7 @@ static struct nvs_tensor *open_in_pieces(struct nvs_tensor *t[4])
 
 TEST(evicts_the_least_recently_used_first)
 {
-	struct nvs_tensor *t[6];
-
-	open_parts(false, t, 6);
+	open_parts(false, 6);
 	check_parts(t, 4, 0);
 	tensor_compare(f, t[0], 0);
 	assert_int_equal(stats_of(f).evictions, 0);
@@ -80,9 +80,7 @@ TEST(evicts_the_least_recently_used_first)
 
 TEST(writes_dirty_tensors_back_before_evicting_them)
 {
-	struct nvs_tensor *t[16];
-
-	open_parts(true, t, 16);
+	open_parts(true, 16);
 	sim_forget_counts(f->sim);
 	for (uint64_t i = 0; i < 16; i++)
 		tensor_write(f, t[i], 100 + i);
@@ -93,9 +91,9 @@ TEST(writes_dirty_tensors_back_before_evicting_them)
 
 TEST(evicts_the_tensor_between_two_free_pieces)
 {
-	struct nvs_tensor *t[4], *large;
+	struct nvs_tensor *large;
 
-	large = open_in_pieces(t);
+	large = open_in_pieces();
 	OK(f, sole_pin(f->engine, &large, 1, 60000, &f->error));
 	OK(f, sole_release(f->engine, &large, 1, NVS_CLEAN, &f->error));
 	tensor_compare(f, t[1], 7);
@@ -104,9 +102,9 @@ TEST(evicts_the_tensor_between_two_free_pieces)
 /* The batch needs the whole pool, and one of its tensors is resident in the middle. */
 TEST(a_batch_never_evicts_its_own_tensors)
 {
-	struct nvs_tensor *t[4], *batch[2];
+	struct nvs_tensor *batch[2];
 
-	batch[1] = open_in_pieces(t);
+	batch[1] = open_in_pieces();
 	batch[0] = t[1];
 	OK(f, sole_swap_in(f->engine, batch, 2, 60000, &f->error));
 	OK(f, sole_wait(f->engine, batch, 2, -1, &f->error));
@@ -119,15 +117,14 @@ TEST(a_batch_never_evicts_its_own_tensors)
 
 TEST(a_full_pool_of_pinned_tensors_is_an_error)
 {
-	struct nvs_tensor *t[6];
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
-	open_parts(false, t, 6);
+	open_parts(false, 6);
 	OK(f, sole_pin(f->engine, t, 3, 0, &f->error));
-	expect_error(f, sole_pin(f->engine, &t[3], 2, 0, &f->error), -EAGAIN, "no room");
-	expect_error(f, sole_swap_in(f->engine, &t[3], 2, 0, &f->error), -EAGAIN, "2 tensors");
-	expect_error(f, sole_pin(f->engine, &t[3], 2, 3, &f->error), -ETIMEDOUT, "no room");
-	expect_error(f, sole_swap_in(f->engine, &t[3], 2, 3, &f->error), -ETIMEDOUT, "no room");
+	FAILS(f, -EAGAIN, "no room", sole_pin, &t[3], 2, 0);
+	FAILS(f, -EAGAIN, "2 tensors", sole_swap_in, &t[3], 2, 0);
+	FAILS(f, -ETIMEDOUT, "no room", sole_pin, &t[3], 2, 3);
+	FAILS(f, -ETIMEDOUT, "no room", sole_swap_in, &t[3], 2, 3);
 	/* All or nothing: the tensor that would have fit was not read. */
 	STATE(f, t[3], NVS_ON_DRIVE, false, 0);
 	stats = stats_of(f);
@@ -137,7 +134,7 @@ TEST(a_full_pool_of_pinned_tensors_is_an_error)
 	OK(f, sole_swap_in(f->engine, &t[3], 1, 0, &f->error));
 	assert_int_equal(stats_of(f).pool.used_max, 4 * PART);
 	OK(f, sole_wait(f->engine, &t[3], 1, -1, &f->error));
-	expect_error(f, sole_pin(f->engine, &t[4], 1, 0, &f->error), -EAGAIN, "batch of 1 tensor:");
+	FAILS(f, -EAGAIN, "batch of 1 tensor:", sole_pin, &t[4], 1, 0);
 	OK(f, sole_release(f->engine, t, 4, NVS_CLEAN, &f->error));
 }
 
@@ -163,11 +160,10 @@ static void *read_and_release(void *arg)
 
 TEST(waits_until_another_thread_releases)
 {
-	struct nvs_tensor *t[6];
 	struct waiter waiter = {&t[4], 2, -1, -1, 0};
 
 	for (int finite = 0; finite < 2; finite++) {
-		open_parts(false, t, 6);
+		open_parts(false, 6);
 		tensors_pin(f, t, 4);
 		for (uint64_t i = 0; i < 4; i++)
 			fill(nvs_tensor_data(t[i]), PART, 50 + i);
@@ -197,12 +193,11 @@ static unsigned times_logged(const char *text)
 
 TEST(an_endless_wait_for_room_logs_once_which_tensors_are_pinned)
 {
-	struct nvs_tensor *t[6];
 	struct waiter waiter = {&t[4], 2, -1, -1, 0};
 	char pins[64];
 	uint64_t pin;
 
-	open_parts(false, t, 6);
+	open_parts(false, 6);
 	f->engine->room.shortage_after_ns = 1;
 	OK(f, sole_pin(f->engine, t, 3, 0, &f->error));
 	OK(f, nvs_tensor_pin(f->engine, &t[3], 1, 0, &pin, &f->error));
@@ -226,9 +221,7 @@ TEST(an_endless_wait_for_room_logs_once_which_tensors_are_pinned)
 /* No call lasts until the log says it, but all of them together. */
 TEST(a_wait_in_short_timeouts_logs_once_which_tensors_are_pinned)
 {
-	struct nvs_tensor *t[6];
-
-	open_parts(false, t, 6);
+	open_parts(false, 6);
 	f->engine->room.shortage_after_ns = 20000000;
 	OK(f, nvs_engine_keep_place(f->engine, true, &f->error));
 	OK(f, sole_pin(f->engine, t, 4, 0, &f->error));
@@ -243,12 +236,12 @@ TEST(a_wait_in_short_timeouts_logs_once_which_tensors_are_pinned)
 
 TEST(a_wait_for_room_that_runs_out_names_the_pinned_tensors)
 {
-	struct nvs_tensor *t[6], *large;
+	struct nvs_tensor *large;
 	uint64_t pin, again;
 	char text[64];
 
 	OPEN(f, .place = PLACE_DISK, .pool_bytes = 6 * PART);
-	parts_store(t, 4);
+	parts_store(4);
 	large = tensor_add(f, "a large one", 2 * PART);
 	OK(f, sole_pin(f->engine, t, 4, 0, &f->error));
 	OK(f, nvs_tensor_pin(f->engine, &large, 1, 0, &pin, &f->error));
@@ -268,12 +261,10 @@ TEST(a_wait_for_room_that_runs_out_names_the_pinned_tensors)
 
 TEST(refuses_a_batch_that_could_never_fit)
 {
-	struct nvs_tensor *t[5];
-
-	open_parts(false, t, 5);
-	expect_error(f, sole_pin(f->engine, t, 5, -1, &f->error), -ENOBUFS, "320 KiB");
-	expect_error(f, sole_swap_in(f->engine, t, 5, -1, &f->error), -ENOBUFS,
-		     "256 KiB (offload_param: buffer_count 1 x buffer_size");
+	open_parts(false, 5);
+	FAILS(f, -ENOBUFS, "320 KiB", sole_pin, t, 5, -1);
+	FAILS(f, -ENOBUFS, "256 KiB (offload_param: buffer_count 1 x buffer_size", sole_swap_in, t,
+	      5, -1);
 	for (int i = 0; i < 5; i++)
 		STATE(f, t[i], NVS_ON_DRIVE, false, 0);
 	OK(f, sole_swap_in(f->engine, t, 4, -1, &f->error));
@@ -283,7 +274,6 @@ TEST(refuses_a_batch_that_could_never_fit)
 
 TEST(uses_all_of_the_pool_before_a_lease_waits)
 {
-	struct nvs_tensor *t[200];
 	uint64_t nbytes[200], seed = seed_of_run();
 	struct nvs_pool_stats pool;
 	size_t i = 0;
@@ -304,7 +294,7 @@ TEST(uses_all_of_the_pool_before_a_lease_waits)
 
 /* ---- What stays resident ---- */
 
-static uint64_t elements_unpinned(struct nvs_tensor **t, size_t n)
+static uint64_t elements_unpinned(size_t n)
 {
 	uint64_t sum = 0;
 
@@ -319,7 +309,6 @@ static uint64_t elements_unpinned(struct nvs_tensor **t, size_t n)
 
 static void keeps_to(uint64_t max_in_cpu, uint64_t bound)
 {
-	struct nvs_tensor *t[20];
 	uint64_t nbytes[20], seed = seed_of_run(), most = 0;
 
 	OPEN(f, .place = PLACE_DISK, .max_in_cpu = max_in_cpu);
@@ -334,7 +323,7 @@ static void keeps_to(uint64_t max_in_cpu, uint64_t bound)
 		else
 			tensor_compare(f, t[i], i);
 		OK(f, sole_wait(f->engine, t, 20, -1, &f->error));
-		idle = elements_unpinned(t, 20);
+		idle = elements_unpinned(20);
 		most = idle > most ? idle : most;
 		assert_true(idle <= bound);
 	}
@@ -351,9 +340,7 @@ TEST(keeps_no_more_elements_than_max_in_cpu)
 
 TEST(resident_tensors_are_not_read_again)
 {
-	struct nvs_tensor *t[4];
-
-	open_parts(true, t, 4);
+	open_parts(true, 4);
 	for (int turn = 0; turn < 5; turn++)
 		check_parts(t, 4, 0);
 	assert_int_equal(sim_ios(f->sim, NVS_READ), 4);
@@ -363,9 +350,7 @@ TEST(resident_tensors_are_not_read_again)
 
 TEST(prefetches_as_many_tensors_as_fit)
 {
-	struct nvs_tensor *t[8];
-
-	open_parts(true, t, 8);
+	open_parts(true, 8);
 	OK(f, sole_pin(f->engine, &t[7], 1, 0, &f->error));
 	assert_int_equal(nvs_tensor_prefetch(f->engine, t, 7, &f->error), 3);
 	OK(f, sole_wait(f->engine, t, 7, -1, &f->error));
@@ -388,9 +373,7 @@ TEST(prefetches_as_many_tensors_as_fit)
 
 TEST(prefetches_evict_nothing_dirty_or_pinned)
 {
-	struct nvs_tensor *t[8];
-
-	open_parts(true, t, 8);
+	open_parts(true, 8);
 	for (uint64_t i = 0; i < 2; i++)
 		tensor_write(f, t[i], 20 + i);
 	tensors_pin(f, &t[2], 2);
@@ -408,9 +391,7 @@ TEST(prefetches_evict_nothing_dirty_or_pinned)
 
 TEST(prefetched_tensors_are_evicted_last)
 {
-	struct nvs_tensor *t[8];
-
-	open_parts(false, t, 8);
+	open_parts(false, 8);
 	assert_int_equal(nvs_tensor_prefetch(f->engine, t, 2, &f->error), 2);
 	OK(f, sole_wait(f->engine, t, 2, -1, &f->error));
 	tensor_compare(f, t[4], 4);
@@ -429,9 +410,7 @@ TEST(prefetched_tensors_are_evicted_last)
 
 TEST(pins_evict_prefetched_tensors)
 {
-	struct nvs_tensor *t[8];
-
-	open_parts(false, t, 8);
+	open_parts(false, 8);
 	assert_int_equal(nvs_tensor_prefetch(f->engine, t, 8, &f->error), 4);
 	OK(f, sole_swap_in(f->engine, &t[4], 4, 60000, &f->error));
 	OK(f, sole_wait(f->engine, t, 8, -1, &f->error));
@@ -441,15 +420,13 @@ TEST(pins_evict_prefetched_tensors)
 
 TEST(a_wait_for_room_promotes_the_write_backs_that_make_it)
 {
-	struct nvs_tensor *t[2];
 	uint64_t pin;
 
 	OPEN(f, .place = PLACE_DISK, .simulated = true, .pool_bytes = 4 * PART);
 	tensors_add(f, "t", (uint64_t[]){3 * PART, 3 * PART}, 2, t);
 	tensor_write(f, t[0], 1);
 	sim_hold(f->sim, SIM_WRITES);
-	expect_error(f, nvs_tensor_pin(f->engine, &t[1], 1, 1, &pin, &f->error), -ETIMEDOUT,
-		     "room");
+	FAILS(f, -ETIMEDOUT, "room", nvs_tensor_pin, &t[1], 1, 1, &pin);
 	STATE(f, t[0], NVS_WRITING, false, 0);
 	assert_int_equal(t[0]->run_first->rest->transfer.priority, TRANSFER_AWAITED);
 	sim_go(f->sim, SIM_WRITES);
@@ -461,11 +438,11 @@ TEST(a_wait_for_room_promotes_the_write_backs_that_make_it)
  * A drive that serves one I/O at a time has read ahead t[0] in hand and t[1] queued behind it, and
  * the write-back of t[2] behind both. The pool has no room but theirs.
  */
-static void open_queued_write_back(struct nvs_tensor *t[4])
+static void open_queued_write_back(void)
 {
 	OPEN(f, .place = PLACE_DISK, .simulated = true, .pool_bytes = 3 * PART, .queue_depth = 1,
 	     .thread_count = 1);
-	parts_store(t, 4);
+	parts_store(4);
 	tensor_write(f, t[2], 7);
 	sim_hold(f->sim, SIM_ALL);
 	sim_forget_counts(f->sim);
@@ -477,12 +454,10 @@ static void open_queued_write_back(struct nvs_tensor *t[4])
 
 TEST(a_wait_for_room_promotes_write_backs_that_are_queued_already)
 {
-	struct nvs_tensor *t[4];
 	uint64_t pin;
 
-	open_queued_write_back(t);
-	expect_error(f, nvs_tensor_pin(f->engine, &t[3], 1, 1, &pin, &f->error), -ETIMEDOUT,
-		     "room");
+	open_queued_write_back();
+	FAILS(f, -ETIMEDOUT, "room", nvs_tensor_pin, &t[3], 1, 1, &pin);
 	assert_int_equal(sim_complete(f->sim, 1), 1);
 	assert_true(sim_await_in_flight(f->sim, 1));
 	assert_int_equal(sim_complete(f->sim, 1), 1);
@@ -494,11 +469,10 @@ TEST(a_wait_for_room_promotes_write_backs_that_are_queued_already)
 
 TEST(a_call_that_does_not_wait_promotes_nothing)
 {
-	struct nvs_tensor *t[4];
 	uint64_t pin;
 
-	open_queued_write_back(t);
-	expect_error(f, nvs_tensor_pin(f->engine, &t[3], 1, 0, &pin, &f->error), -EAGAIN, "room");
+	open_queued_write_back();
+	FAILS(f, -EAGAIN, "room", nvs_tensor_pin, &t[3], 1, 0, &pin);
 	assert_int_equal(t[2]->run_first->rest->transfer.priority, TRANSFER_USUAL);
 	sim_go(f->sim, SIM_ALL);
 	tensor_compare(f, t[2], 7);
@@ -507,17 +481,15 @@ TEST(a_call_that_does_not_wait_promotes_nothing)
 /* The stored tensors are not side by side in the pool, so each is written by itself. */
 TEST(a_wait_for_room_promotes_no_more_write_backs_than_make_it)
 {
-	struct nvs_tensor *t[6];
 	uint64_t pin;
 
-	open_parts(true, t, 6);
+	open_parts(true, 6);
 	for (uint64_t i = 4; i; i--)
 		tensor_write(f, t[i - 1], i);
 	sim_hold(f->sim, SIM_WRITES);
 	for (size_t i = 0; i < 4; i++)
 		OK(f, nvs_tensor_swap_out(f->engine, &t[i], 1, &f->error));
-	expect_error(f, nvs_tensor_pin(f->engine, &t[4], 2, 1, &pin, &f->error), -ETIMEDOUT,
-		     "room");
+	FAILS(f, -ETIMEDOUT, "room", nvs_tensor_pin, &t[4], 2, 1, &pin);
 	for (size_t i = 0; i < 4; i++)
 		assert_int_equal(t[i]->run_first->rest->transfer.priority,
 				 i < 2 ? TRANSFER_AWAITED : TRANSFER_USUAL);
@@ -532,10 +504,9 @@ TEST(a_wait_for_room_promotes_no_more_write_backs_than_make_it)
 /* Of the two tensors of the older run one is pinned again, so it makes room for one part alone. */
 TEST(a_wait_for_room_promotes_runs_by_the_room_that_they_make)
 {
-	struct nvs_tensor *t[6];
 	uint64_t pin, again;
 
-	open_parts(true, t, 6);
+	open_parts(true, 6);
 	OK(f, nvs_tensor_pin(f->engine, t, 2, -1, &pin, &f->error));
 	fill(nvs_tensor_data(t[0]), PART, 1);
 	fill(nvs_tensor_data(t[1]), PART, 2);
@@ -548,8 +519,7 @@ TEST(a_wait_for_room_promotes_runs_by_the_room_that_they_make)
 	OK(f, nvs_tensor_swap_out(f->engine, &t[2], 1, &f->error));
 	OK(f, nvs_tensor_swap_out(f->engine, &t[3], 1, &f->error));
 	OK(f, nvs_tensor_swap_in(f->engine, &t[1], 1, 0, &again, &f->error));
-	expect_error(f, nvs_tensor_pin(f->engine, &t[4], 2, 1, &pin, &f->error), -ETIMEDOUT,
-		     "room");
+	FAILS(f, -ETIMEDOUT, "room", nvs_tensor_pin, &t[4], 2, 1, &pin);
 	engine_lock(f->engine);
 	engine_check(f->engine);
 	engine_unlock(f->engine);
@@ -565,12 +535,10 @@ TEST(a_wait_for_room_promotes_runs_by_the_room_that_they_make)
 /* A pin for new contents waits until the old ones have landed. */
 TEST(a_pin_for_new_contents_promotes_what_its_tensors_wait_for)
 {
-	struct nvs_tensor *t[4];
 	uint64_t pin;
 
-	open_queued_write_back(t);
-	expect_error(f, nvs_tensor_pin(f->engine, &t[1], 2, 1, &pin, &f->error), -ETIMEDOUT,
-		     "one of them is in flight");
+	open_queued_write_back();
+	FAILS(f, -ETIMEDOUT, "one of them is in flight", nvs_tensor_pin, &t[1], 2, 1, &pin);
 	assert_int_equal(t[1]->run_first->rest->transfer.priority, TRANSFER_AWAITED);
 	assert_int_equal(t[2]->run_first->rest->transfer.priority, TRANSFER_AWAITED);
 	sim_go(f->sim, SIM_ALL);
@@ -595,12 +563,11 @@ static struct transfer *set_committing(struct nvs_tensor *tensor, bool value)
 
 TEST(a_write_that_waits_for_a_commit_is_promoted_when_it_begins)
 {
-	struct nvs_tensor *t[2];
 	uint64_t pin;
 
 	for (int room = 0; room < 2; room++) {
 		OPEN(f, .place = PLACE_DISK, .simulated = true, .pool_bytes = PART, .keep = true);
-		parts_store(t, 2);
+		parts_store(2);
 		OK(f, nvs_engine_commit(f->engine, &f->error));
 		tensor_store(f, t[0], 5);
 		tensor_write(f, t[0], 7);
@@ -621,34 +588,28 @@ TEST(a_write_that_waits_for_a_commit_is_promoted_when_it_begins)
 
 TEST(a_prefetch_keeps_a_tensor_that_is_being_swapped_out)
 {
-	struct nvs_tensor *t;
-
-	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	t = tensor_add(f, "t", PART);
-	tensor_write(f, t, 1);
+	t[0] = OPEN_ONE(f, PART, .place = PLACE_DISK, .simulated = true);
+	tensor_write(f, t[0], 1);
 	sim_hold(f->sim, SIM_WRITES);
-	OK(f, nvs_tensor_swap_out(f->engine, &t, 1, &f->error));
-	assert_int_equal(nvs_tensor_prefetch(f->engine, &t, 1, &f->error), 1);
+	OK(f, nvs_tensor_swap_out(f->engine, t, 1, &f->error));
+	assert_int_equal(nvs_tensor_prefetch(f->engine, t, 1, &f->error), 1);
 	sim_go(f->sim, SIM_WRITES);
-	OK(f, sole_wait(f->engine, &t, 1, -1, &f->error));
-	STATE(f, t, NVS_RESIDENT, false, 0);
-	tensor_compare(f, t, 1);
+	OK(f, sole_wait(f->engine, t, 1, -1, &f->error));
+	STATE(f, t[0], NVS_RESIDENT, false, 0);
+	tensor_compare(f, t[0], 1);
 	assert_int_equal(sim_ios(f->sim, NVS_READ), 0);
 }
 
 TEST(swapping_out_cancels_a_prefetch)
 {
-	struct nvs_tensor *t;
-
-	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	t = tensor_add(f, "t", PART);
-	tensor_store(f, t, 1);
+	t[0] = OPEN_ONE(f, PART, .place = PLACE_DISK, .simulated = true);
+	tensor_store(f, t[0], 1);
 	sim_hold(f->sim, SIM_READS);
-	assert_int_equal(nvs_tensor_prefetch(f->engine, &t, 1, &f->error), 1);
-	OK(f, nvs_tensor_swap_out(f->engine, &t, 1, &f->error));
+	assert_int_equal(nvs_tensor_prefetch(f->engine, t, 1, &f->error), 1);
+	OK(f, nvs_tensor_swap_out(f->engine, t, 1, &f->error));
 	sim_go(f->sim, SIM_READS);
-	OK(f, sole_wait(f->engine, &t, 1, -1, &f->error));
-	STATE(f, t, NVS_ON_DRIVE, false, 0);
+	OK(f, sole_wait(f->engine, t, 1, -1, &f->error));
+	STATE(f, t[0], NVS_ON_DRIVE, false, 0);
 	assert_int_equal(stats_of(f).pool.used, 0);
 }
 
@@ -657,7 +618,7 @@ TEST(swapping_out_cancels_a_prefetch)
 TEST(neighbours_move_in_few_long_ios)
 {
 	enum { N = 1024 };
-	static struct nvs_tensor *t[N], *mixed[N];
+	static struct nvs_tensor *many[N], *mixed[N];
 	static uint64_t nbytes[N];
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	uint64_t seed = seed_of_run();
@@ -665,15 +626,15 @@ TEST(neighbours_move_in_few_long_ios)
 	OPEN(f, .place = PLACE_DISK, .pool_bytes = 8 * MIB, .block_size = MIB);
 	for (size_t i = 0; i < N; i++)
 		nbytes[i] = 4096;
-	tensors_add(f, "t", nbytes, N, t);
-	OK(f, sole_pin(f->engine, t, N, 0, &f->error));
+	tensors_add(f, "t", nbytes, N, many);
+	OK(f, sole_pin(f->engine, many, N, 0, &f->error));
 	for (uint64_t i = 0; i < N; i++)
-		fill(nvs_tensor_data(t[i]), 4096, i);
-	OK(f, sole_release(f->engine, t, N, NVS_DIRTY, &f->error));
-	memcpy(mixed, t, sizeof(t));
+		fill(nvs_tensor_data(many[i]), 4096, i);
+	OK(f, sole_release(f->engine, many, N, NVS_DIRTY, &f->error));
+	memcpy(mixed, many, sizeof(many));
 	shuffle(mixed, N, &seed);
 	OK(f, nvs_tensor_swap_out(f->engine, mixed, N, &f->error));
-	OK(f, sole_wait(f->engine, t, N, -1, &f->error));
+	OK(f, sole_wait(f->engine, many, N, -1, &f->error));
 	stats = stats_of(f);
 	assert_int_equal(stats.transfers, 1);
 	assert_int_equal(stats.aio.io[NVS_WRITE].bytes, 4 * MIB);
@@ -687,6 +648,6 @@ TEST(neighbours_move_in_few_long_ios)
 	assert_int_equal(stats.aio.io[NVS_READ].ios, 4);
 	assert_int_equal(stats.swapped_in, 4 * MIB);
 	for (uint64_t i = 0; i < N; i++)
-		assert_true(filled(nvs_tensor_data(t[i]), 4096, i));
-	OK(f, sole_release(f->engine, t, N, NVS_CLEAN, &f->error));
+		assert_true(filled(nvs_tensor_data(many[i]), 4096, i));
+	OK(f, sole_release(f->engine, many, N, NVS_CLEAN, &f->error));
 }
