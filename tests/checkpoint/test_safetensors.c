@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "checkpoint/damage.h"
 #include "support/inject.h"
 #include "support/support.h"
 #include "support/tests.h"
@@ -437,9 +438,7 @@ static uint64_t seed_in(const char *path)
 static void fail_calls_of_replacing(uint64_t old_shard_bytes, uint64_t new_shard_bytes)
 {
 	uint64_t failed = 1;
-	const char *index;
-
-	index = path_in(w.directory, "model.safetensors.index.json");
+	const char *index = path_in(w.directory, "model.safetensors.index.json");
 	for (uint64_t nth = 1; failed; nth += at_length(1, 3)) {
 		int rc;
 
@@ -572,13 +571,6 @@ TEST(the_old_form_is_removed_durably_once_the_new_one_is_durable)
 	}
 	inject_observe(NULL);
 	assert_int_equal(names.removals, 2);
-}
-
-/* Truncates the file at `arg` once it is known to be the one whose header was read. */
-static void truncate_before_reading(void *arg, const char *path)
-{
-	if (!strncmp(path, "/proc/self/fd/", 14))
-		assert_int_equal(truncate(arg, 100000), 0);
 }
 
 TEST(a_failed_import_leaves_nothing_pinned)

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "checkpoint/damage.h"
 #include "optim/optim_fixture.h"
 #include "support/inject.h"
 #include "support/support.h"
@@ -925,17 +926,6 @@ TEST(a_killed_export_leaves_the_old_checkpoint_or_the_new)
 	optim_close(&old);
 }
 
-static void flip(const char *file, off_t at)
-{
-	int fd = open(file, O_RDWR);
-	unsigned char byte;
-
-	assert_int_equal(pread(fd, &byte, 1, at), 1);
-	byte ^= 0x10;
-	assert_int_equal(pwrite(fd, &byte, 1, at), 1);
-	close(fd);
-}
-
 /* Any byte of a file: what is imported is what was exported, or an error. */
 TEST(damage_is_an_error_or_without_effect)
 {
@@ -954,17 +944,17 @@ TEST(damage_is_an_error_or_without_effect)
 	for (unsigned i = 0; i < rounds; i++) {
 		off_t at = (off_t)random_below(&random, (uint64_t)status.st_size);
 
-		flip(file, at);
+		flip(file, at, 0x10);
 		if (import_from(&other, path))
 			refused++;
 		else
 			same_params(&optim, &other);
-		flip(file, at);
+		flip(file, at, 0x10);
 	}
 	assert_in_range(refused, rounds / 20, rounds - 1);
-	flip(file, 4096 + 50);
+	flip(file, 4096 + 50, 0x10);
 	REFUSED(&other, import_from(&other, path), -EBADMSG, "embed.bias/exp_avg.pt");
-	flip(file, 4096 + 50);
+	flip(file, 4096 + 50, 0x10);
 	DONE(&other, import_from(&other, path));
 }
 
