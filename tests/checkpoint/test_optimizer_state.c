@@ -93,8 +93,7 @@ TEST(state_of_another_rule_has_its_own_names)
 		optim_renew(&optim, groups, COUNT(groups));
 		strcpy(optim.config.adam.type, types[i]);
 		optim.config.adam.momentum = 0.9;
-		DONE(&optim, optim_open(&optim));
-		optim_run(&optim, 1, 4);
+		optim_open_run(&optim, 4);
 		DONE(&optim, export(&optim, path));
 		optim_renew(&other, groups, COUNT(groups));
 		other.config.adam.momentum = 0.9;

@@ -174,8 +174,7 @@ TEST(a_universal_checkpoint_has_the_states_of_the_rule)
 
 		optim_renew(on, groups, COUNT(groups));
 		strcpy(on->config.adam.type, "Adagrad");
-		DONE(on, optim_open(on));
-		optim_run(on, 1, k ? 1 : 4);
+		optim_open_run(on, k ? 1 : 4);
 	}
 	DONE(&optim, export_to(&optim, path));
 	assert_int_equal(entries_of(path_in(path, "zero/embed.bias")), 2);
@@ -202,8 +201,7 @@ static void start_in(struct optim *on, enum nvs_optimizer_state state, uint64_t 
 {
 	optim_renew(on, halves, COUNT(halves));
 	on->config.optimizer_state = state;
-	DONE(on, optim_open(on));
-	optim_run(on, 1, steps);
+	optim_open_run(on, steps);
 }
 
 TEST(state_in_fewer_bytes_is_exported_as_float32_and_imported_into_any_format)
