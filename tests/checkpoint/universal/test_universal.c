@@ -649,62 +649,47 @@ TEST(a_checkpoint_may_have_many_parameters)
 	}
 }
 
-/* `gather` has 4 ranks. */
+/* `gather` has 4 ranks, of which one is wrong, or all but two make the same mistake. */
 TEST(ranks_that_differ_in_their_numbers_are_refused)
 {
 	static const struct {
+		bool several;
 		unsigned rank, world;
 		const char *words;
 	} wrong[] = {
-		{1, RANKS_MAX, "rank 1 of 4: the ranks differ in their numbers"},
-		{2, 3, "rank 2 of 3: the ranks differ in their numbers"},
-		{2, 70, "rank 2 of 70: the ranks differ in their numbers"},
-		{4, 4, "rank 4 of 4; allowed are 0 to world - 1"},
-		{2, 2, "rank 2 of 2; allowed are 0 to world - 1"},
+		{false, 1, RANKS_MAX, "rank 1 of 4: the ranks differ in their numbers"},
+		{false, 2, 3, "rank 2 of 3: the ranks differ in their numbers"},
+		{false, 2, 70, "rank 2 of 70: the ranks differ in their numbers"},
+		{false, 4, 4, "rank 4 of 4; allowed are 0 to world - 1"},
+		{false, 2, 2, "rank 2 of 2; allowed are 0 to world - 1"},
+		{true, 3, 4, "rank"},
+		{true, 1, 2, "rank"},
+		{true, 2, 2, "rank"},
+		{true, 7, 70, "rank"},
 	};
 
 	ranks_open(RANKS_MAX);
 	for (size_t i = 0; i < COUNT(wrong); i++) {
-		ranks[2].rank = wrong[i].rank;
-		ranks[2].world = wrong[i].world;
+		for (unsigned rank = 0; rank < RANKS_MAX; rank++) {
+			bool is = wrong[i].several ? rank > 1 : rank == 2;
+
+			ranks[rank].rank = is ? wrong[i].rank : wrong[i].several ? rank % 2 : rank;
+			ranks[rank].world = is ? wrong[i].world : wrong[i].several ? 2 : RANKS_MAX;
+		}
 		ranks_export(RANKS_MAX);
 		for (unsigned rank = 0; rank < RANKS_MAX; rank++) {
 			assert_int_equal(ranks[rank].rc, -EINVAL);
 			assert_says(ranks[rank].optim.error.text,
-				    rank == 2 ? wrong[i].words
-					      : "the ranks differ in their numbers");
+				    rank >= 2 && (rank == 2 || wrong[i].several)
+					    ? wrong[i].words
+					    : "the ranks differ in their numbers");
 		}
 		assert_int_equal(access(path, F_OK), -1);
 	}
-	ranks[2].rank = 2;
-	ranks[2].world = RANKS_MAX;
+	ranks_open(RANKS_MAX);
 	ranks_export(RANKS_MAX);
 	for (unsigned i = 0; i < RANKS_MAX; i++)
 		DONE(&ranks[i].optim, ranks[i].rc);
-}
-
-/* Of 4 ranks all but two make the same mistake. */
-TEST(ranks_with_the_same_wrong_numbers_are_refused)
-{
-	static const struct {
-		unsigned rank, world;
-	} wrong[] = {{3, 4}, {1, 2}, {2, 2}, {7, 70}};
-
-	for (unsigned i = 0; i < RANKS_MAX; i++)
-		rank_open(&ranks[i], i % 2, 2, path);
-	for (size_t i = 0; i < COUNT(wrong); i++) {
-		for (unsigned rank = 2; rank < RANKS_MAX; rank++) {
-			ranks[rank].rank = wrong[i].rank;
-			ranks[rank].world = wrong[i].world;
-		}
-		ranks_export(RANKS_MAX);
-		for (unsigned rank = 0; rank < RANKS_MAX; rank++)
-			assert_int_equal(ranks[rank].rc, -EINVAL);
-		for (unsigned rank = 0; rank < 2; rank++)
-			assert_says(ranks[rank].optim.error.text,
-				    "the ranks differ in their numbers");
-		assert_int_equal(access(path, F_OK), -1);
-	}
 }
 
 /* ---- Failures ---- */

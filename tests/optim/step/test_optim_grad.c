@@ -300,6 +300,9 @@ TEST(adding_nothing_needs_no_data)
 	REFUSES(o, -EINVAL, "no gradients", add_gradients, 0, 0, 1, NVS_F32, NULL, NULL);
 	REFUSES(o, -EINVAL, "no gradients", lend_gradients, 0, NVS_F32, NULL);
 	nothing_added((struct piece){0, 12346, 0}, NVS_F32, -EINVAL);
+	/* A group without gradients accepts all ways to give them. */
+	DOES(o, add_gradients, 0, 0, 0, NVS_F32, o->gradients[0], NULL);
+	optim_run(o, 1, 1);
 }
 
 TEST(gradients_that_are_not_aligned_are_refused)
