@@ -439,6 +439,22 @@ TEST(an_unfinished_step_is_finished_by_the_next_run)
 	}
 }
 
+TEST(a_failed_commit_can_be_repeated)
+{
+	begin(3);
+	o->config.keep = true;
+	optim_open_run(o, 1);
+	sim_fail(o->sim, NVS_WRITE, 2, EIO, 1);
+	assert_int_equal(CALL(o, commit), -EIO);
+	DOES(o, commit);
+	IS_AS(o, due(1));
+	optim_run(o, 2, 2);
+	optim_reopen(o);
+	optim_run(o, 3, 3);
+	IS_AS(o, due(3));
+	assert_int_equal(end(), 0);
+}
+
 /* With tiles in the cache, and tiles that the commit must initialize first. */
 TEST(a_commit_works_once_the_drive_is_repaired)
 {
