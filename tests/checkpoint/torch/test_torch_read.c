@@ -27,8 +27,11 @@ static const char *path;
 static struct nvs_tensor *t[N];
 static struct nvs_checkpoint_item items[N];
 
+/* Closes the one before. */
 static void make(void)
 {
+	if (f->made)
+		fixture_close(f);
 	OPEN(f, .pool_bytes = MIB, .verify = true);
 	path = path_in(temp_directory(), "model.pt");
 	tensors_add(f, "t", sizes, N, t);
