@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* All state of an optimizer to .safetensors and .pt files and back. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
-#include <unistd.h>
 
+#include "checkpoint/damage.h"
 #include "optim/optim_fixture.h"
 #include "support/inject.h"
 #include "support/support.h"
@@ -17,12 +16,29 @@ static const struct group groups[] = {
 
 TWO_OPTIMIZERS
 
+/* Of each test, closed at its end. */
+static struct nvs_checkpoint *checkpoint;
+
+static void close_checkpoint(void)
+{
+	nvs_checkpoint_close(checkpoint);
+	checkpoint = NULL;
+}
+AFTER_SUCCESS(close_checkpoint)
+
+/* Opens it, with the errors of that optimizer. */
+static void open_for(struct optim *on, const char *path)
+{
+	close_checkpoint();
+	DONE(on, nvs_checkpoint_open(&checkpoint, path, &on->error));
+}
+
 static int export(struct optim *from, const char *path)
 {
 	return nvs_checkpoint_export_optimizer(from->optimizer, path, NULL, &from->error);
 }
 
-static int import(struct optim *to, const struct nvs_checkpoint *checkpoint)
+static int import(struct optim *to)
 {
 	return nvs_checkpoint_import_optimizer(to->optimizer, checkpoint, NULL, &to->error);
 }
@@ -48,7 +64,6 @@ TEST(steps_after_an_import_have_the_bits_of_one_run)
 		uint64_t shard_bytes;
 		size_t ntensors; /* torch.save's file has the number of steps beside them */
 	} files[] = {{SAFETENSORS, 0, 10}, {SAFETENSORS, 500000, 10}, {"state.pt", 0, 9}};
-	struct nvs_checkpoint *checkpoint;
 	struct snapshot expected;
 
 	for (size_t i = 0; i < COUNT(files); i++) {
@@ -58,12 +73,11 @@ TEST(steps_after_an_import_have_the_bits_of_one_run)
 		snapshot_take(&optim, &expected);
 		optim_close(&optim);
 		optim_begin(&other, groups, COUNT(groups));
-		DONE(&other, nvs_checkpoint_open(&checkpoint, path, &other.error));
+		open_for(&other, path);
 		assert_int_equal(nvs_checkpoint_count(checkpoint), files[i].ntensors);
-		DONE(&other, import(&other, checkpoint));
+		DONE(&other, import(&other));
 		optim_run(&other, 5, 8);
 		IS_AS(&other, &expected);
-		nvs_checkpoint_close(checkpoint);
 		snapshot_free(&expected);
 	}
 }
@@ -73,30 +87,27 @@ TEST(state_of_another_rule_has_its_own_names)
 	static const char *const types[] = {"SGD", "Adagrad", "Lion"};
 	static const char *const names[] = {"embed.momentum_buffer", "embed.sum", "embed.exp_avg"};
 	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
-	struct nvs_checkpoint *checkpoint;
 	const char *path = path_in(temp_directory(), SAFETENSORS);
 
 	for (size_t i = 0; i < COUNT(types); i++) {
 		optim_renew(&optim, groups, COUNT(groups));
 		strcpy(optim.config.adam.type, types[i]);
 		optim.config.adam.momentum = 0.9;
-		DONE(&optim, optim_open(&optim));
-		optim_run(&optim, 1, 4);
+		optim_open_run(&optim, 4);
 		DONE(&optim, export(&optim, path));
 		optim_renew(&other, groups, COUNT(groups));
 		other.config.adam.momentum = 0.9;
 		DONE(&other, optim_open(&other));
-		DONE(&other, nvs_checkpoint_open(&checkpoint, path, &other.error));
+		open_for(&other, path);
 		assert_int_equal(nvs_checkpoint_count(checkpoint), 7);
 		assert_int_equal(nvs_checkpoint_get(checkpoint, 1, &tensor), 0);
 		assert_string_equal(tensor.name, names[i]);
 		/* Adam has other states. */
-		REFUSED(&other, import(&other, checkpoint), -ENOENT, "exp_avg");
+		REFUSED(&other, import(&other), -ENOENT, "exp_avg");
 		optim_shut(&other);
 		strcpy(other.config.adam.type, types[i]);
 		DONE(&other, optim_open(&other));
-		DONE(&other, import(&other, checkpoint));
-		nvs_checkpoint_close(checkpoint);
+		DONE(&other, import(&other));
 		optim_run(&optim, 5, 8);
 		optim_run(&other, 5, 8);
 		IS_LIKE(&other, &optim);
@@ -107,7 +118,6 @@ TEST(a_checkpoint_with_states_that_the_rule_does_not_have_is_refused)
 {
 	static const char *const names[] = {"embed.fp32",     "embed.exp_avg", "layers.fp32",
 					    "layers.exp_avg", "head.fp32",     "head.exp_avg"};
-	struct nvs_checkpoint *checkpoint;
 	const char *path = path_in(temp_directory(), SAFETENSORS);
 
 	optim_begin(&optim, groups, COUNT(groups));
@@ -116,12 +126,11 @@ TEST(a_checkpoint_with_states_that_the_rule_does_not_have_is_refused)
 	optim_renew(&other, groups, COUNT(groups));
 	strcpy(other.config.adam.type, "Lion");
 	DONE(&other, optim_open(&other));
-	DONE(&other, nvs_checkpoint_open(&checkpoint, path, &other.error));
-	REFUSED(&other, import(&other, checkpoint), -ESTALE, "embed.exp_avg_sq");
+	open_for(&other, path);
+	REFUSED(&other, import(&other), -ESTALE, "embed.exp_avg_sq");
 	/* By their names, exp_avg alone can be had. */
 	DONE(&other,
 	     nvs_checkpoint_import_optimizer(other.optimizer, checkpoint, names, &other.error));
-	nvs_checkpoint_close(checkpoint);
 }
 
 /* More groups in a tile than its transfers may have requests. */
@@ -131,7 +140,6 @@ TEST(many_small_groups_are_exported_and_imported)
 	static float weights[GROUPS][NUMEL], due[NUMEL], got[NUMEL];
 	static char names[GROUPS][16];
 	struct nvs_group_spec specs[GROUPS];
-	struct nvs_checkpoint *checkpoint;
 	const char *path = path_in(temp_directory(), "small.safetensors");
 
 	optim_renew(&optim, groups, COUNT(groups));
@@ -149,9 +157,8 @@ TEST(many_small_groups_are_exported_and_imported)
 					&optim.error));
 	DONE(&optim, export(&optim, path));
 	memset(weights, 0, sizeof(weights));
-	DONE(&optim, nvs_checkpoint_open(&checkpoint, path, &optim.error));
-	DONE(&optim, import(&optim, checkpoint));
-	nvs_checkpoint_close(checkpoint);
+	open_for(&optim, path);
+	DONE(&optim, import(&optim));
 	for (size_t i = 0; i < GROUPS; i++) {
 		for (size_t k = 0; k < NUMEL; k++)
 			due[k] = (float)element_value(i, k);
@@ -162,28 +169,18 @@ TEST(many_small_groups_are_exported_and_imported)
 	}
 }
 
-/* Truncates the file at `arg` once it is known to be the one whose header was read. */
-static void truncate_before_reading(void *arg, const char *path)
-{
-	if (!strncmp(path, "/proc/self/fd/", 14))
-		assert_int_equal(truncate(arg, 1000000), 0);
-}
-
 /* The drive's error is the call's, and no state has changed. */
 TEST(a_file_that_cannot_be_read_ends_the_import)
 {
 	struct inject_observer observer = {.before_open = truncate_before_reading};
-	struct nvs_checkpoint *checkpoint;
 	const char *path = export_after(&optim, 1, SAFETENSORS, 0);
 
-	DONE(&optim, nvs_checkpoint_open(&checkpoint, path, &optim.error));
-	optim_close(&optim);
+	open_for(&optim, path);
 	optim_begin(&other, groups, COUNT(groups));
 	observer.arg = (void *)(uintptr_t)path;
 	inject_observe(&observer);
-	REFUSED(&other, import(&other, checkpoint), -ENODATA, "state.safetensors");
+	REFUSED(&other, import(&other), -ENODATA, "state.safetensors");
 	inject_observe(NULL);
-	nvs_checkpoint_close(checkpoint);
 	optim_run(&other, 1, 1);
 }
 
@@ -191,21 +188,19 @@ TEST(a_file_that_cannot_be_read_ends_the_import)
 TEST(state_that_was_replaced_since_it_was_opened_is_not_imported)
 {
 	static const char *const names[] = {SAFETENSORS, "state.pt"};
-	struct nvs_checkpoint *checkpoint;
 	struct snapshot before;
 
 	for (size_t i = 0; i < COUNT(names); i++) {
 		const char *path = export_after(&optim, 1, names[i], 0);
 
-		DONE(&optim, nvs_checkpoint_open(&checkpoint, path, &optim.error));
+		open_for(&optim, path);
 		optim_run(&optim, 2, 2);
 		DONE(&optim, export(&optim, path));
 		optim_run(&optim, 3, 3);
 		snapshot_take(&optim, &before);
-		REFUSED(&optim, import(&optim, checkpoint), -ESTALE, names[i]);
+		REFUSED(&optim, import(&optim), -ESTALE, names[i]);
 		IS_AS(&optim, &before);
 		snapshot_free(&before);
-		nvs_checkpoint_close(checkpoint);
 	}
 }
 
@@ -214,19 +209,14 @@ TEST(state_of_other_groups_is_refused)
 	static const struct group fewer[] = {{"embed", 100000, NVS_F32},
 					     {"layers", 300000, NVS_BF16}};
 	static const struct group others[] = {{"embed", 100000, NVS_F32}, {"body", 7, NVS_F32}};
-	struct nvs_checkpoint *checkpoint;
 	const char *path;
 
 	path = export_after(&optim, 1, SAFETENSORS, 0);
-	DONE(&optim, nvs_checkpoint_open(&checkpoint, path, &optim.error));
-	optim_close(&optim);
+	open_for(&optim, path);
 	optim_begin(&other, fewer, COUNT(fewer));
-	REFUSED(&other, import(&other, checkpoint), -ESTALE, "layers.fp32");
-	optim_close(&other);
+	REFUSED(&other, import(&other), -ESTALE, "layers.fp32");
 	optim_begin(&other, others, COUNT(others));
-	REFUSED(&other, import(&other, checkpoint), -ENOENT, "body.fp32");
-	optim_close(&other);
-	nvs_checkpoint_close(checkpoint);
+	REFUSED(&other, import(&other), -ENOENT, "body.fp32");
 }
 
 /* ---- The form of torch.save ---- */
@@ -235,13 +225,11 @@ TEST(state_of_other_groups_is_refused)
 static int import_anew(struct optim *to, const char *path, uint64_t *step)
 {
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
-	struct nvs_checkpoint *checkpoint;
 	int rc;
 
 	optim_begin(to, groups, COUNT(groups));
-	DONE(to, nvs_checkpoint_open(&checkpoint, path, &to->error));
-	rc = nvs_checkpoint_import_optimizer(to->optimizer, checkpoint, NULL, &to->error);
-	nvs_checkpoint_close(checkpoint);
+	open_for(to, path);
+	rc = import(to);
 	DONE(to, nvs_optimizer_get_info(to->optimizer, &info, NULL));
 	*step = info.step;
 	return rc;
@@ -267,15 +255,13 @@ TEST(parts_are_read_by_the_names_of_the_caller)
 					    "head.exp_avg"};
 	static float before[100000], after[100000];
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
-	struct nvs_checkpoint *checkpoint;
 	const char *path = export_after(&optim, 4, "state.pt", 0);
 
 	optim_begin(&other, groups, COUNT(groups));
 	optim_run(&other, 1, 1);
-	DONE(&other, nvs_checkpoint_open(&checkpoint, path, &other.error));
+	open_for(&other, path);
 	DONE(&other,
 	     nvs_checkpoint_import_optimizer(other.optimizer, checkpoint, names, &other.error));
-	nvs_checkpoint_close(checkpoint);
 	DONE(&other, nvs_optimizer_get_info(other.optimizer, &info, NULL));
 	assert_int_equal(info.step, 1);
 	read_part(&optim, 0, NVS_MASTER, before);
@@ -290,42 +276,27 @@ TEST(parts_are_read_by_the_names_of_the_caller)
 	assert_true(before[0] != 0);
 }
 
-static void flip(const char *path, uint64_t at)
-{
-	int fd = open(path, O_RDWR | O_CLOEXEC);
-	uint8_t byte;
-
-	assert_true(fd >= 0);
-	assert_int_equal(pread(fd, &byte, 1, (off_t)at), 1);
-	byte ^= 1;
-	assert_int_equal(pwrite(fd, &byte, 1, (off_t)at), 1);
-	close(fd);
-}
-
 TEST(damage_in_any_part_of_a_file_for_torch_is_an_error)
 {
 	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
-	struct nvs_checkpoint *checkpoint;
 	const char *path = export_after(&optim, 1, "state.pt", 0);
+	struct nvs_checkpoint *whole;
 	uint64_t step;
 
-	DONE(&optim, nvs_checkpoint_open(&checkpoint, path, &optim.error));
-	optim_close(&optim);
-	for (size_t i = 0; i < nvs_checkpoint_count(checkpoint); i++) {
-		uint64_t at;
+	DONE(&optim, nvs_checkpoint_open(&whole, path, &optim.error));
+	for (size_t i = 0; i < nvs_checkpoint_count(whole); i++) {
+		off_t at;
 
-		assert_int_equal(nvs_checkpoint_get(checkpoint, i, &tensor), 0);
-		at = tensor.offset + (i % 2 ? 0 : tensor.nbytes - 1);
-		flip(path, at);
+		assert_int_equal(nvs_checkpoint_get(whole, i, &tensor), 0);
+		at = (off_t)(tensor.offset + (i % 2 ? 0 : tensor.nbytes - 1));
+		flip(path, at, 1);
 		REFUSED(&other, import_anew(&other, path, &step), -EBADMSG, tensor.name);
 		assert_int_equal(step, 0);
-		optim_close(&other);
-		flip(path, at);
+		flip(path, at, 1);
 	}
 	DONE(&other, import_anew(&other, path, &step));
 	assert_int_equal(step, 1);
-	optim_close(&other);
-	nvs_checkpoint_close(checkpoint);
+	nvs_checkpoint_close(whole);
 }
 
 /* Copies a file of torch.save with another pickle, which Python makes of the one that is there. */
@@ -465,18 +436,16 @@ TEST(an_import_that_a_step_changes_meanwhile_is_told)
 	struct optim *steps = &optim;
 	const struct inject_observer observer = {.arg = &steps, .before_open = step_before_open};
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
-	struct nvs_checkpoint *checkpoint;
 
 	optim_begin(&optim, groups, COUNT(groups));
 	DONE(&optim, export(&optim, path));
 	optim_run(&optim, 1, 1);
-	DONE(&optim, nvs_checkpoint_open(&checkpoint, path, &optim.error));
+	open_for(&optim, path);
 	inject_observe(&observer);
-	REFUSED(&optim, import(&optim, checkpoint), -EBUSY, "took a step");
+	REFUSED(&optim, import(&optim), -EBUSY, "took a step");
 	inject_observe(NULL);
 	DONE(&optim, nvs_optimizer_get_info(optim.optimizer, &info, &optim.error));
 	assert_int_equal(info.step, 2);
-	nvs_checkpoint_close(checkpoint);
 }
 
 EACH_TEST(NULL, cleanup)

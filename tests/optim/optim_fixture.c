@@ -302,6 +302,12 @@ void optim_run(struct optim *optim, uint64_t first, uint64_t last)
 	}
 }
 
+void optim_open_run(struct optim *optim, uint64_t steps)
+{
+	DONE(optim, optim_open(optim));
+	optim_run(optim, 1, steps);
+}
+
 void optim_fail(struct optim *optim, uint64_t step, enum nvs_direction direction, unsigned after)
 {
 	optim_lend(optim, step, 1);

@@ -79,6 +79,8 @@ void optim_renew(struct optim *optim, const struct group *groups, size_t n);
 /* Opens it on a simulated drive from now on. */
 void optim_simulate(struct optim *optim);
 int optim_open(struct optim *optim);
+/* Opens it and performs the first steps, so many. */
+void optim_open_run(struct optim *optim, uint64_t steps);
 /* optim_renew() and optim_open(), where nothing else is to be set. */
 void optim_begin(struct optim *optim, const struct group *groups, size_t n);
 /* Closes the optimizer, which must succeed. */

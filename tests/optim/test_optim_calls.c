@@ -62,8 +62,6 @@ TEST(a_null_optimizer_is_refused)
 TEST(null_data_is_refused)
 {
 	begin();
-	REFUSES(o, -EINVAL, "gradients", lend_gradients, 0, NVS_F32, NULL);
-	REFUSES(o, -EINVAL, "gradients", add_gradients, 0, 0, 4, NVS_F32, NULL, NULL);
 	REFUSES(o, -EINVAL, "NULL", sum_gradients, NULL);
 	REFUSES(o, -EINVAL, "NULL", get, 0, NVS_MASTER, 0, 4, NULL);
 	REFUSES(o, -EINVAL, "NULL", set, 0, NVS_MASTER, 0, 4, NULL);
@@ -368,21 +366,6 @@ TEST(a_step_without_gradients_changes_nothing)
 	o->result.norm = optim_saved.norm;
 	IS_AS_SAVED(o);
 	optim_run(o, 3, 3);
-}
-
-TEST(adding_no_elements_makes_no_gradient)
-{
-	float none = 1;
-	uint64_t added = 7;
-
-	begin();
-	DOES(o, add_gradients, 0, 5, 0, NVS_F32, &none, &added);
-	assert_int_equal(added, 0);
-	DOES(o, step, NULL, &o->result);
-	assert_int_equal(o->result.step, 0);
-	/* A group without gradients accepts all ways to give them. */
-	DOES(o, add_gradients, 0, 0, 0, NVS_F32, &none, NULL);
-	optim_run(o, 1, 1);
 }
 
 /* All ranks must use the same next loss scale, including one whose groups have no gradients. */

@@ -81,8 +81,7 @@ TEST(info_has_the_state_of_an_earlier_run)
 	o->config.keep = true;
 	o->config.fp16.enabled = true;
 	o->config.fp16.initial_scale_power = 4;
-	DONE(o, optim_open(o));
-	optim_run(o, 1, 3);
+	optim_open_run(o, 3);
 	add(7, 1000);
 	optim_reopen(o);
 	assert_true(progress_of().step == 3 && progress_of().kept &&
@@ -96,8 +95,7 @@ TEST(an_unfinished_step_of_an_earlier_run_is_reported)
 	optim_renew(o, pair, LENGTH(pair));
 	optim_simulate(o);
 	o->config.keep = true;
-	DONE(o, optim_open(o));
-	optim_run(o, 1, 1);
+	optim_open_run(o, 1);
 	optim_fail(o, 2, NVS_WRITE, 1);
 	sim_no_faults(o->sim);
 	assert_true(progress_of().unfinished && progress_of().step == 1);

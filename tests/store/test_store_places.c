@@ -49,6 +49,7 @@ TEST(other_programs_files_with_the_stores_names_stay_unchanged)
 	make_directory("nvswap/rank0", 0755);
 	make_file(DATA, "numbers of some other program", 0644);
 	must_not_open(kept, -EMEDIUMTYPE, "does not begin with a label");
+	assert_int_equal(size_of(at(DATA)), 29);
 	assert_int_equal(mode_of(at("nvswap")), S_IFDIR | 0755);
 	assert_int_equal(mode_of(at("nvswap/rank0")), S_IFDIR | 0755);
 	assert_int_equal(mode_of(at(DATA)), S_IFREG | 0644);
@@ -78,6 +79,7 @@ TEST(a_copy_with_open_modes_is_tightened)
 	assert_int_equal(chmod(at(DATA), 0644), 0);
 	assert_int_equal(chmod(at("nvswap/rank0/manifest.1"), 0644), 0);
 	store_close(must_open(kept));
+	assert_says(log_text, "was accessible to other users (mode 0755)");
 	assert_int_equal(mode_of(at("nvswap")), S_IFDIR | 0700);
 	assert_int_equal(mode_of(at("nvswap/rank0")), S_IFDIR | 0700);
 	assert_int_equal(mode_of(at(DATA)), S_IFREG | 0600);

@@ -34,7 +34,7 @@ TEST(registers_every_element_type)
 		struct nvs_tensor_info info = {.size = sizeof(info)};
 
 		if (!nvs_dtype_size(spec.dtype)) {
-			FAILS(f, -EINVAL, "register the t's bytes as U8", nvs_tensor_register,
+			FAILS(f, -EINVAL, "register the tensor's bytes as U8", nvs_tensor_register,
 			      &spec, 1, &t);
 			continue;
 		}
@@ -493,7 +493,7 @@ TEST(refuses_to_read_a_tensor_never_written)
 	OK(f, nvs_tensor_forget(f->engine, &t, 1, &f->error));
 }
 
-TEST(releases_only_pinned_two)
+TEST(releases_only_pinned_tensors)
 {
 	open_two(true);
 	tensor_store(f, two[0], 1);

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "checkpoint/damage.h"
 #include "checkpoint/torch/pickle.h"
 #include "support/support.h"
 #include "support/tests.h"
@@ -19,91 +20,76 @@
 
 static const uint64_t sizes[N] = {300, 5000, 1};
 
-struct saved {
-	struct fixture f;
-	const char *path;
-	struct nvs_tensor *t[N];
-	struct nvs_checkpoint_item items[N];
-};
+ONE_ENGINE
 
-static void saved_make(struct saved *saved)
+/* The file of each test. */
+static const char *path;
+static struct nvs_tensor *t[N];
+static struct nvs_checkpoint_item items[N];
+
+/* Closes the one before. */
+static void make(void)
 {
-	OPEN(&saved->f, .pool_bytes = MIB, .verify = true);
-	saved->path = path_in(temp_directory(), "model.pt");
-	tensors_add(&saved->f, "t", sizes, N, saved->t);
+	if (f->made)
+		fixture_close(f);
+	OPEN(f, .pool_bytes = MIB, .verify = true);
+	path = path_in(temp_directory(), "model.pt");
+	tensors_add(f, "t", sizes, N, t);
 	for (unsigned i = 0; i < N; i++) {
-		tensor_store(&saved->f, saved->t[i], i);
-		saved->items[i] = (struct nvs_checkpoint_item){.size = sizeof(saved->items[i]),
-							       .tensor = saved->t[i]};
+		tensor_store(f, t[i], i);
+		items[i] = (struct nvs_checkpoint_item){.size = sizeof(items[i]), .tensor = t[i]};
 	}
-	OK(&saved->f, nvs_checkpoint_export(saved->f.engine, saved->items, N, saved->path, NULL,
-					    &saved->f.error));
+	OK(f, nvs_checkpoint_export(f->engine, items, N, path, NULL, &f->error));
 }
 
 /* Opens and imports the file; 0, or the error of either. */
-static int read_back(struct saved *saved)
+static int read_back(void)
 {
 	struct nvs_checkpoint *checkpoint;
-	int rc = nvs_checkpoint_open(&checkpoint, saved->path, &saved->f.error);
+	int rc = nvs_checkpoint_open(&checkpoint, path, &f->error);
 
 	if (rc)
 		return rc;
-	rc = nvs_checkpoint_import(saved->f.engine, checkpoint, saved->items, N, &saved->f.error);
+	rc = nvs_checkpoint_import(f->engine, checkpoint, items, N, &f->error);
 	nvs_checkpoint_close(checkpoint);
 	return rc;
-}
-
-static void flip(const char *path, off_t at, uint8_t bits)
-{
-	int fd = open(path, O_RDWR | O_CLOEXEC);
-	uint8_t byte;
-
-	assert_true(fd >= 0);
-	assert_int_equal(pread(fd, &byte, 1, at), 1);
-	byte ^= bits;
-	assert_int_equal(pwrite(fd, &byte, 1, at), 1);
-	close(fd);
 }
 
 TEST(what_was_exported_is_imported)
 {
 	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
 	struct nvs_checkpoint *checkpoint;
-	struct saved saved;
 
-	saved_make(&saved);
-	OK(&saved.f, nvs_checkpoint_open(&checkpoint, saved.path, &saved.f.error));
+	make();
+	OK(f, nvs_checkpoint_open(&checkpoint, path, &f->error));
 	assert_int_equal(nvs_checkpoint_count(checkpoint), N);
 	for (unsigned i = 0; i < N; i++) {
 		assert_int_equal(nvs_checkpoint_get(checkpoint, i, &tensor), 0);
 		assert_int_equal(tensor.dtype, NVS_U8);
 		assert_int_equal(tensor.numel, sizes[i]);
-		assert_int_equal(tensor.ndim, info_of(&saved.f, saved.t[i]).ndim);
+		assert_int_equal(tensor.ndim, info_of(f, t[i]).ndim);
 		assert_int_equal(tensor.shape[tensor.ndim - 1], sizes[i]);
-		tensor_store(&saved.f, saved.t[i], 100 + i);
+		tensor_store(f, t[i], 100 + i);
 	}
 	nvs_checkpoint_close(checkpoint);
-	OK(&saved.f, read_back(&saved));
+	OK(f, read_back());
 	for (unsigned i = 0; i < N; i++)
-		tensor_compare(&saved.f, saved.t[i], i);
-	fixture_close(&saved.f);
+		tensor_compare(f, t[i], i);
 }
 
 TEST(data_without_its_checksum_is_not_imported)
 {
 	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
 	struct nvs_checkpoint *checkpoint;
-	struct saved saved;
 
-	saved_make(&saved);
-	OK(&saved.f, nvs_checkpoint_open(&checkpoint, saved.path, &saved.f.error));
+	make();
+	OK(f, nvs_checkpoint_open(&checkpoint, path, &f->error));
 	assert_int_equal(nvs_checkpoint_get(checkpoint, 1, &tensor), 0);
-	flip(saved.path, (off_t)(tensor.offset + tensor.nbytes - 1), 1);
+	flip(path, (off_t)(tensor.offset + tensor.nbytes - 1), 1);
 	nvs_checkpoint_close(checkpoint);
-	tensor_store(&saved.f, saved.t[1], 101);
-	expect_error(&saved.f, read_back(&saved), -EBADMSG, "t1");
-	tensor_compare(&saved.f, saved.t[1], 101);
-	fixture_close(&saved.f);
+	tensor_store(f, t[1], 101);
+	expect_error(f, read_back(), -EBADMSG, "t1");
+	tensor_compare(f, t[1], 101);
 }
 
 /* A tensor of bytes in a pickle: a name of one letter, the storage, and numbers of two bytes
@@ -123,7 +109,7 @@ static const char views[] = "\x80\x02}(" VIEW("t", "0", "M\x88\x13", "\0\0", "\x
 	VIEW("a", "1", "J\xe9\x03\x60\0", "\0\0", "\xe8\x03")
 		VIEW("b", "1", "J\xe9\x03\x60\0", "\xd1\x07", "\xf4\x01") "u.";
 
-static void export_views(struct saved *saved)
+static void export_views(void)
 {
 	static unsigned char shared[SHARED];
 	const struct nvs_checkpoint_storage storage = {sizeof(storage), shared, SHARED};
@@ -135,40 +121,38 @@ static void export_views(struct saved *saved)
 
 	fill(shared, 1000, 10);
 	fill(shared + 2001, 500, 11);
-	OK(&saved->f, nvs_checkpoint_export(saved->f.engine, &saved->items[1], 1, saved->path,
-					    &options, &saved->f.error));
+	OK(f, nvs_checkpoint_export(f->engine, &items[1], 1, path, &options, &f->error));
 }
 
 /* Imports the parts, and tells whether they have changed. */
-static int read_views(struct saved *saved, struct nvs_tensor *const *t, uint64_t *data_at)
+static int read_views(struct nvs_tensor *const *parts, uint64_t *data_at)
 {
 	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
 	const uint64_t shapes[VIEWS + 1] = {5000, 1000, 500};
-	struct nvs_checkpoint_item items[VIEWS + 1] = {
-		{.size = sizeof(items[0]), .tensor = saved->t[1], .name = "t"},
-		{.size = sizeof(items[0]), .tensor = t[0], .name = "a"},
-		{.size = sizeof(items[0]), .tensor = t[1], .name = "b"}};
+	struct nvs_checkpoint_item all[VIEWS + 1] = {
+		{.size = sizeof(all[0]), .tensor = t[1], .name = "t"},
+		{.size = sizeof(all[0]), .tensor = parts[0], .name = "a"},
+		{.size = sizeof(all[0]), .tensor = parts[1], .name = "b"}};
 	struct nvs_checkpoint *checkpoint;
 	int rc;
 
-	for (size_t i = 0; i < COUNT(items); i++) {
-		items[i].shape = &shapes[i];
-		items[i].ndim = 1;
+	for (size_t i = 0; i < COUNT(all); i++) {
+		all[i].shape = &shapes[i];
+		all[i].ndim = 1;
 	}
-	OK(&saved->f, nvs_checkpoint_open(&checkpoint, saved->path, &saved->f.error));
+	OK(f, nvs_checkpoint_open(&checkpoint, path, &f->error));
 	assert_int_equal(nvs_checkpoint_get(checkpoint, 1, &tensor), 0);
 	*data_at = tensor.offset;
-	rc = nvs_checkpoint_import(saved->f.engine, checkpoint, items, COUNT(items),
-				   &saved->f.error);
+	rc = nvs_checkpoint_import(f->engine, checkpoint, all, COUNT(all), &f->error);
 	nvs_checkpoint_close(checkpoint);
 	return rc;
 }
 
-static uint64_t bytes_read(struct saved *saved)
+static uint64_t bytes_read(void)
 {
 	struct nvs_aio_stats stats = {.size = sizeof(stats)};
 
-	assert_int_equal(nvs_aio_get_stats(nvs_engine_aio(saved->f.engine), &stats), 0);
+	assert_int_equal(nvs_aio_get_stats(nvs_engine_aio(f->engine), &stats), 0);
 	return stats.io[NVS_READ].bytes;
 }
 
@@ -176,89 +160,81 @@ TEST(damage_anywhere_in_a_storage_is_found_by_the_tensors_that_are_parts_of_it)
 {
 	static const uint64_t nbytes[VIEWS] = {1000, 500};
 	const uint64_t damaged[] = {0, 2500, 1500, SHARED / 2, SHARED - 1};
-	struct nvs_tensor *t[VIEWS];
+	struct nvs_tensor *parts[VIEWS];
 	uint64_t data_at, before;
-	struct saved saved;
 
-	saved_make(&saved);
-	tensors_add(&saved.f, "view", nbytes, VIEWS, t);
-	export_views(&saved);
-	before = bytes_read(&saved);
-	OK(&saved.f, read_views(&saved, t, &data_at));
-	assert_in_range(bytes_read(&saved) - before, SHARED, SHARED + MIB);
-	tensor_compare(&saved.f, t[0], 10);
-	tensor_compare(&saved.f, t[1], 11);
+	make();
+	tensors_add(f, "view", nbytes, VIEWS, parts);
+	export_views();
+	before = bytes_read();
+	OK(f, read_views(parts, &data_at));
+	assert_in_range(bytes_read() - before, SHARED, SHARED + MIB);
+	tensor_compare(f, parts[0], 10);
+	tensor_compare(f, parts[1], 11);
 	for (size_t i = 0; i < COUNT(damaged); i++) {
-		tensor_store(&saved.f, saved.t[1], 101);
-		tensor_store(&saved.f, t[0], 102);
-		tensor_store(&saved.f, t[1], 103);
-		flip(saved.path, (off_t)(data_at + damaged[i]), 1);
-		expect_error(&saved.f, read_views(&saved, t, &data_at), -EBADMSG, "tensor a");
-		flip(saved.path, (off_t)(data_at + damaged[i]), 1);
-		tensor_compare(&saved.f, saved.t[1], 101);
-		tensor_compare(&saved.f, t[0], 102);
-		tensor_compare(&saved.f, t[1], 103);
+		tensor_store(f, t[1], 101);
+		tensor_store(f, parts[0], 102);
+		tensor_store(f, parts[1], 103);
+		flip(path, (off_t)(data_at + damaged[i]), 1);
+		expect_error(f, read_views(parts, &data_at), -EBADMSG, "tensor a");
+		flip(path, (off_t)(data_at + damaged[i]), 1);
+		tensor_compare(f, t[1], 101);
+		tensor_compare(f, parts[0], 102);
+		tensor_compare(f, parts[1], 103);
 	}
-	fixture_close(&saved.f);
 }
 
 /* Every damage of a byte is an error, or makes no difference. */
 TEST(no_damaged_file_is_read_wrongly)
 {
 	uint64_t random = random_seed(__func__);
-	struct saved saved;
 	unsigned refused = 0;
 	off_t end;
 	int fd;
 
-	saved_make(&saved);
-	fd = open(saved.path, O_RDONLY | O_CLOEXEC);
+	make();
+	fd = open(path, O_RDONLY | O_CLOEXEC);
 	end = lseek(fd, 0, SEEK_END);
 	close(fd);
 	for (unsigned i = 0; i < DAMAGES; i++) {
 		off_t at = (off_t)random_below(&random, (uint64_t)end);
 		uint8_t bits = (uint8_t)(1 + random_below(&random, 255));
 
-		flip(saved.path, at, bits);
-		if (read_back(&saved))
+		flip(path, at, bits);
+		if (read_back())
 			refused++;
 		for (unsigned k = 0; k < N; k++)
-			tensor_compare(&saved.f, saved.t[k], k);
-		flip(saved.path, at, bits);
+			tensor_compare(f, t[k], k);
+		flip(path, at, bits);
 	}
 	print_message("%u of %u refused\n", refused, DAMAGES);
 	assert_true(refused > DAMAGES / 10);
-	OK(&saved.f, read_back(&saved));
-	fixture_close(&saved.f);
+	OK(f, read_back());
 }
 
 TEST(a_truncated_file_is_refused)
 {
-	struct saved saved;
 	off_t end;
 	int fd;
 
-	saved_make(&saved);
-	fd = open(saved.path, O_RDWR | O_CLOEXEC);
+	make();
+	fd = open(path, O_RDWR | O_CLOEXEC);
 	end = lseek(fd, 0, SEEK_END);
 	for (off_t nbytes = end - 1; nbytes > 4; nbytes -= 97) {
 		assert_int_equal(ftruncate(fd, nbytes), 0);
-		assert_int_equal(read_back(&saved), -EINVAL);
+		assert_int_equal(read_back(), -EINVAL);
 	}
 	close(fd);
-	fixture_close(&saved.f);
 }
 
 TEST(a_file_that_does_not_begin_as_a_zip_is_named)
 {
-	struct saved saved;
 
-	saved_make(&saved);
-	flip(saved.path, 0, 0xff);
-	expect_error(&saved.f, read_back(&saved), -EINVAL, "does not begin as a zip");
-	assert_int_equal(truncate(saved.path, 0), 0);
-	expect_error(&saved.f, read_back(&saved), -EINVAL, "is empty");
-	fixture_close(&saved.f);
+	make();
+	flip(path, 0, 0xff);
+	expect_error(f, read_back(), -EINVAL, "does not begin as a zip");
+	assert_int_equal(truncate(path, 0), 0);
+	expect_error(f, read_back(), -EINVAL, "is empty");
 }
 
 /* A file of this pickle and one storage can't be read. */
@@ -266,13 +242,10 @@ static void refuse_pickle(const char *pickle, size_t nbytes, const char *words)
 {
 	const struct nvs_checkpoint_options options = {
 		.size = sizeof(options), .pickle = pickle, .pickle_bytes = nbytes};
-	struct saved saved;
 
-	saved_make(&saved);
-	OK(&saved.f, nvs_checkpoint_export(saved.f.engine, &saved.items[1], 1, saved.path, &options,
-					   &saved.f.error));
-	expect_error(&saved.f, read_back(&saved), -EINVAL, words);
-	fixture_close(&saved.f);
+	make();
+	OK(f, nvs_checkpoint_export(f->engine, &items[1], 1, path, &options, &f->error));
+	expect_error(f, read_back(), -EINVAL, words);
 }
 
 /* 2 x 5000 elements over a storage of 5000, as torch.expand makes it. */
@@ -290,15 +263,14 @@ TEST(an_expanded_tensor_is_refused_as_other_views_are)
 /* A tensor of one byte of a storage of 5000. */
 #define BYTE(name) VIEW(name, "0", "M\x88\x13", "\0\0", "\x01\0")
 
-static void open_pickle(struct saved *saved, const char *pickle, size_t nbytes, size_t tensors)
+static void open_pickle(const char *pickle, size_t nbytes, size_t tensors)
 {
 	const struct nvs_checkpoint_options options = {
 		.size = sizeof(options), .pickle = pickle, .pickle_bytes = nbytes};
 	struct nvs_checkpoint *checkpoint;
 
-	OK(&saved->f, nvs_checkpoint_export(saved->f.engine, &saved->items[1], 1, saved->path,
-					    &options, &saved->f.error));
-	OK(&saved->f, nvs_checkpoint_open(&checkpoint, saved->path, &saved->f.error));
+	OK(f, nvs_checkpoint_export(f->engine, &items[1], 1, path, &options, &f->error));
+	OK(f, nvs_checkpoint_open(&checkpoint, path, &f->error));
 	assert_int_equal(nvs_checkpoint_count(checkpoint), tensors);
 	nvs_checkpoint_close(checkpoint);
 }
@@ -330,13 +302,11 @@ TEST(values_of_any_kind_are_read_past)
 	/* {(1,): [2], None: {}}: a key that is no text is a name of no tensor */
 	static const char keys[] = "\x80\x02}(" BYTE("t") "K\x01\x85]K\x02"
 							  "aN}u.";
-	struct saved saved;
 
-	saved_make(&saved);
-	open_pickle(&saved, protocol_2, sizeof(protocol_2) - 1, 1);
-	open_pickle(&saved, protocol_5, sizeof(protocol_5) - 1, 1);
-	open_pickle(&saved, keys, sizeof(keys) - 1, 1);
-	fixture_close(&saved.f);
+	make();
+	open_pickle(protocol_2, sizeof(protocol_2) - 1, 1);
+	open_pickle(protocol_5, sizeof(protocol_5) - 1, 1);
+	open_pickle(keys, sizeof(keys) - 1, 1);
 }
 
 TEST(a_tensor_under_a_key_that_is_no_text_is_refused)
@@ -377,18 +347,15 @@ TEST(a_number_that_is_a_tensor_of_a_form_not_read_is_refused)
 		"\x80\x02}(" BYTE("t") "X\x04\0\0\0step"
 				       "ctorch._utils\n_rebuild_sparse_tensor\n)Ru.";
 	static const char *const keys[] = {"step", NULL};
-	struct saved saved;
 	uint64_t step;
 	int fd;
 
-	saved_make(&saved);
-	open_pickle(&saved, pickle, sizeof(pickle) - 1, 1);
-	fd = open(saved.path, O_RDONLY | O_CLOEXEC);
+	make();
+	open_pickle(pickle, sizeof(pickle) - 1, 1);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
 	assert_true(fd >= 0);
-	expect_error(&saved.f, torch_read_count(fd, saved.path, keys, &step, &saved.f.error),
-		     -EINVAL, "step");
+	expect_error(f, torch_read_count(fd, path, keys, &step, &f->error), -EINVAL, "step");
 	close(fd);
-	fixture_close(&saved.f);
 }
 
 /* Lists in which each holds the one before 255 times: a tensor millions of times, in a kilobyte. */
@@ -459,21 +426,21 @@ TEST(values_are_those_of_python)
 				   "eK\x07)u.";
 	struct nvs_error error = {.size = sizeof(error)};
 	struct pickle pickle;
-	struct object **items;
+	struct object **values;
 
 	assert_int_equal(READ(&pickle, text, &error), 0);
 	assert_int_equal(pickle.root->kind, OBJECT_DICT);
 	assert_int_equal(pickle.root->n, 4);
 	assert_string_equal(pickle.root->items[0]->text, "a");
 	assert_int_equal(pickle.root->items[1]->n, 7);
-	items = pickle.root->items[1]->items;
-	assert_int_equal(items[0]->number, 1);
-	assert_int_equal(items[1]->number, -2);
-	assert_true(items[2]->real == 1.5);
-	assert_int_equal(items[3]->kind, OBJECT_NONE);
-	assert_true(items[4]->kind == OBJECT_BOOL && items[4]->truth);
-	assert_int_equal(items[5]->number, INT64_C(1) << 40);
-	assert_int_equal(items[6]->number, -1);
+	values = pickle.root->items[1]->items;
+	assert_int_equal(values[0]->number, 1);
+	assert_int_equal(values[1]->number, -2);
+	assert_true(values[2]->real == 1.5);
+	assert_int_equal(values[3]->kind, OBJECT_NONE);
+	assert_true(values[4]->kind == OBJECT_BOOL && values[4]->truth);
+	assert_int_equal(values[5]->number, INT64_C(1) << 40);
+	assert_int_equal(values[6]->number, -1);
 	assert_int_equal(pickle.root->items[2]->number, 7);
 	assert_int_equal(pickle.root->items[3]->kind, OBJECT_TUPLE);
 	pickle_free(&pickle);

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "checkpoint/damage.h"
 #include "optim/optim_fixture.h"
 #include "support/inject.h"
 #include "support/support.h"
@@ -173,8 +174,7 @@ TEST(a_universal_checkpoint_has_the_states_of_the_rule)
 
 		optim_renew(on, groups, COUNT(groups));
 		strcpy(on->config.adam.type, "Adagrad");
-		DONE(on, optim_open(on));
-		optim_run(on, 1, k ? 1 : 4);
+		optim_open_run(on, k ? 1 : 4);
 	}
 	DONE(&optim, export_to(&optim, path));
 	assert_int_equal(entries_of(path_in(path, "zero/embed.bias")), 2);
@@ -201,8 +201,7 @@ static void start_in(struct optim *on, enum nvs_optimizer_state state, uint64_t 
 {
 	optim_renew(on, halves, COUNT(halves));
 	on->config.optimizer_state = state;
-	DONE(on, optim_open(on));
-	optim_run(on, 1, steps);
+	optim_open_run(on, steps);
 }
 
 TEST(state_in_fewer_bytes_is_exported_as_float32_and_imported_into_any_format)
@@ -650,62 +649,47 @@ TEST(a_checkpoint_may_have_many_parameters)
 	}
 }
 
-/* `gather` has 4 ranks. */
+/* `gather` has 4 ranks, of which one is wrong, or all but two make the same mistake. */
 TEST(ranks_that_differ_in_their_numbers_are_refused)
 {
 	static const struct {
+		bool several;
 		unsigned rank, world;
 		const char *words;
 	} wrong[] = {
-		{1, RANKS_MAX, "rank 1 of 4: the ranks differ in their numbers"},
-		{2, 3, "rank 2 of 3: the ranks differ in their numbers"},
-		{2, 70, "rank 2 of 70: the ranks differ in their numbers"},
-		{4, 4, "rank 4 of 4; allowed are 0 to world - 1"},
-		{2, 2, "rank 2 of 2; allowed are 0 to world - 1"},
+		{false, 1, RANKS_MAX, "rank 1 of 4: the ranks differ in their numbers"},
+		{false, 2, 3, "rank 2 of 3: the ranks differ in their numbers"},
+		{false, 2, 70, "rank 2 of 70: the ranks differ in their numbers"},
+		{false, 4, 4, "rank 4 of 4; allowed are 0 to world - 1"},
+		{false, 2, 2, "rank 2 of 2; allowed are 0 to world - 1"},
+		{true, 3, 4, "rank"},
+		{true, 1, 2, "rank"},
+		{true, 2, 2, "rank"},
+		{true, 7, 70, "rank"},
 	};
 
 	ranks_open(RANKS_MAX);
 	for (size_t i = 0; i < COUNT(wrong); i++) {
-		ranks[2].rank = wrong[i].rank;
-		ranks[2].world = wrong[i].world;
+		for (unsigned rank = 0; rank < RANKS_MAX; rank++) {
+			bool is = wrong[i].several ? rank > 1 : rank == 2;
+
+			ranks[rank].rank = is ? wrong[i].rank : wrong[i].several ? rank % 2 : rank;
+			ranks[rank].world = is ? wrong[i].world : wrong[i].several ? 2 : RANKS_MAX;
+		}
 		ranks_export(RANKS_MAX);
 		for (unsigned rank = 0; rank < RANKS_MAX; rank++) {
 			assert_int_equal(ranks[rank].rc, -EINVAL);
 			assert_says(ranks[rank].optim.error.text,
-				    rank == 2 ? wrong[i].words
-					      : "the ranks differ in their numbers");
+				    rank >= 2 && (rank == 2 || wrong[i].several)
+					    ? wrong[i].words
+					    : "the ranks differ in their numbers");
 		}
 		assert_int_equal(access(path, F_OK), -1);
 	}
-	ranks[2].rank = 2;
-	ranks[2].world = RANKS_MAX;
+	ranks_open(RANKS_MAX);
 	ranks_export(RANKS_MAX);
 	for (unsigned i = 0; i < RANKS_MAX; i++)
 		DONE(&ranks[i].optim, ranks[i].rc);
-}
-
-/* Of 4 ranks all but two make the same mistake. */
-TEST(ranks_with_the_same_wrong_numbers_are_refused)
-{
-	static const struct {
-		unsigned rank, world;
-	} wrong[] = {{3, 4}, {1, 2}, {2, 2}, {7, 70}};
-
-	for (unsigned i = 0; i < RANKS_MAX; i++)
-		rank_open(&ranks[i], i % 2, 2, path);
-	for (size_t i = 0; i < COUNT(wrong); i++) {
-		for (unsigned rank = 2; rank < RANKS_MAX; rank++) {
-			ranks[rank].rank = wrong[i].rank;
-			ranks[rank].world = wrong[i].world;
-		}
-		ranks_export(RANKS_MAX);
-		for (unsigned rank = 0; rank < RANKS_MAX; rank++)
-			assert_int_equal(ranks[rank].rc, -EINVAL);
-		for (unsigned rank = 0; rank < 2; rank++)
-			assert_says(ranks[rank].optim.error.text,
-				    "the ranks differ in their numbers");
-		assert_int_equal(access(path, F_OK), -1);
-	}
 }
 
 /* ---- Failures ---- */
@@ -925,17 +909,6 @@ TEST(a_killed_export_leaves_the_old_checkpoint_or_the_new)
 	optim_close(&old);
 }
 
-static void flip(const char *file, off_t at)
-{
-	int fd = open(file, O_RDWR);
-	unsigned char byte;
-
-	assert_int_equal(pread(fd, &byte, 1, at), 1);
-	byte ^= 0x10;
-	assert_int_equal(pwrite(fd, &byte, 1, at), 1);
-	close(fd);
-}
-
 /* Any byte of a file: what is imported is what was exported, or an error. */
 TEST(damage_is_an_error_or_without_effect)
 {
@@ -954,17 +927,17 @@ TEST(damage_is_an_error_or_without_effect)
 	for (unsigned i = 0; i < rounds; i++) {
 		off_t at = (off_t)random_below(&random, (uint64_t)status.st_size);
 
-		flip(file, at);
+		flip(file, at, 0x10);
 		if (import_from(&other, path))
 			refused++;
 		else
 			same_params(&optim, &other);
-		flip(file, at);
+		flip(file, at, 0x10);
 	}
 	assert_in_range(refused, rounds / 20, rounds - 1);
-	flip(file, 4096 + 50);
+	flip(file, 4096 + 50, 0x10);
 	REFUSED(&other, import_from(&other, path), -EBADMSG, "embed.bias/exp_avg.pt");
-	flip(file, 4096 + 50);
+	flip(file, 4096 + 50, 0x10);
 	DONE(&other, import_from(&other, path));
 }
 

@@ -59,8 +59,7 @@ static void begin_stepped(unsigned way, bool keep)
 {
 	begin(way);
 	o->config.keep = keep;
-	DONE(o, optim_open(o));
-	optim_run(o, 1, 1);
+	optim_open_run(o, 1);
 }
 
 /* Closes the optimizer, whatever the drive returns. */
@@ -260,8 +259,7 @@ TEST(an_open_that_cannot_write_the_state_fails)
 		names_what_failed(optim_open(o));
 		assert_null(o->optimizer);
 		sim_no_faults(o->sim);
-		DONE(o, optim_open(o));
-		optim_run(o, 1, 1);
+		optim_open_run(o, 1);
 		IS_AS(o, due(1));
 		assert_int_equal(end(), 0);
 	}
@@ -274,8 +272,7 @@ TEST(a_step_waits_for_its_last_write)
 
 	optim_renew(o, one, 1);
 	optim_simulate(o);
-	DONE(o, optim_open(o));
-	optim_run(o, 1, 1);
+	optim_open_run(o, 1);
 	optim_lend(o, 2, 1);
 	sim_fail(o->sim, NVS_WRITE, 0, EIO, 1);
 	names_what_failed(optim_step(o, 2));
@@ -440,6 +437,22 @@ TEST(an_unfinished_step_is_finished_by_the_next_run)
 		finishes(2);
 		assert_int_equal(end(), 0);
 	}
+}
+
+TEST(a_failed_commit_can_be_repeated)
+{
+	begin(3);
+	o->config.keep = true;
+	optim_open_run(o, 1);
+	sim_fail(o->sim, NVS_WRITE, 2, EIO, 1);
+	assert_int_equal(CALL(o, commit), -EIO);
+	DOES(o, commit);
+	IS_AS(o, due(1));
+	optim_run(o, 2, 2);
+	optim_reopen(o);
+	optim_run(o, 3, 3);
+	IS_AS(o, due(3));
+	assert_int_equal(end(), 0);
 }
 
 /* With tiles in the cache, and tiles that the commit must initialize first. */

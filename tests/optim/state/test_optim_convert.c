@@ -36,8 +36,7 @@ static void begin(struct optim *on, enum nvs_optimizer_state state)
 static void make_store(struct optim *on, enum nvs_optimizer_state state)
 {
 	begin(on, state);
-	DONE(on, optim_open(on));
-	optim_run(on, 1, STEPS);
+	optim_open_run(on, STEPS);
 	optim_save(on);
 	optim_shut(on);
 }
@@ -103,8 +102,7 @@ TEST(moments_are_rounded_to_nearest_as_set_ones_are_and_counted)
 		make_store(&optim, NVS_STATE_FP32);
 		done = convert(&optim, packed[i]);
 		begin(&other, packed[i]);
-		DONE(&other, optim_open(&other));
-		optim_run(&other, 1, 1);
+		optim_open_run(&other, 1);
 		for (size_t group = 0; group < optim.n; group++)
 			for (unsigned part = 0; part <= NVS_EXP_AVG_SQ; part++)
 				DOES(&other, set, group, (enum nvs_optimizer_part)part, 0,
@@ -159,13 +157,11 @@ TEST(an_unfinished_step_is_finished_in_the_other_format)
 	static float left[33000], right[33000];
 
 	begin(&other, NVS_STATE_BF16);
-	DONE(&other, optim_open(&other));
-	optim_run(&other, 1, 2);
+	optim_open_run(&other, 2);
 	begin(&optim, NVS_STATE_BF16);
 	optim.offload->ratio = 1;
 	optim_simulate(&optim);
-	DONE(&optim, optim_open(&optim));
-	optim_run(&optim, 1, 1);
+	optim_open_run(&optim, 1);
 	optim_fail(&optim, 2, NVS_READ, 9);
 	sim_no_faults(optim.sim);
 	optim_shut(&optim);
@@ -220,8 +216,7 @@ TEST(state_of_another_rule_than_adam_stays_in_fp32)
 	for (size_t i = 0; i < LENGTH(types); i++) {
 		begin(&optim, NVS_STATE_FP32);
 		strcpy(optim.config.adam.type, types[i]);
-		DONE(&optim, optim_open(&optim));
-		optim_run(&optim, 1, STEPS);
+		optim_open_run(&optim, STEPS);
 		optim_save(&optim);
 		optim_shut(&optim);
 		REFUSES_TO(NVS_STATE_BF16, -ENOTSUP, types[i]);

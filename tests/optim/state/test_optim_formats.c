@@ -128,8 +128,7 @@ TEST(split_keeps_masters_that_round_from_a_tie)
 
 		begin(&optim, halves, LENGTH(halves), kind, 0);
 		optim.options.update = set_ties;
-		DONE(&optim, optim_open(&optim));
-		optim_run(&optim, 1, 2);
+		optim_open_run(&optim, 2);
 		snapshot_take(&optim, &all);
 		if (kind == NVS_STATE_FP32)
 			optim_save(&optim);
@@ -148,8 +147,7 @@ TEST(a_skipped_step_changes_nothing_of_a_split_state)
 	begin(&optim, halves, LENGTH(halves), NVS_STATE_SPLIT, 0);
 	optim.config.fp16.enabled = true;
 	optim.config.fp16.initial_scale_power = 4;
-	DONE(&optim, optim_open(&optim));
-	optim_run(&optim, 1, 1);
+	optim_open_run(&optim, 1);
 	optim_lend(&optim, 2, 1);
 	((float *)optim.gradients[1])[7] = INFINITY;
 	optim_save(&optim);
@@ -165,8 +163,7 @@ TEST(a_split_master_is_the_weight_and_its_remainder)
 	float master, before, two = 2;
 
 	begin(&optim, halves, LENGTH(halves), NVS_STATE_SPLIT, 0);
-	DONE(&optim, optim_open(&optim));
-	optim_run(&optim, 1, 2);
+	optim_open_run(&optim, 2);
 	weights = optim.specs[0].weights;
 	DOES(&optim, get, 0, NVS_MASTER, 5, 1, &before);
 	/* A weight that the caller changes by 2^-7 of itself changes its master as much. */
@@ -208,15 +205,13 @@ TEST(an_interrupted_step_rounds_as_if_it_was_not)
 {
 	for (enum nvs_optimizer_state kind = NVS_STATE_SPLIT; kind <= NVS_STATE_8BIT; kind++) {
 		begin(&other, halves, LENGTH(halves), kind, 0);
-		DONE(&other, optim_open(&other));
-		optim_run(&other, 1, 2);
+		optim_open_run(&other, 2);
 		for (unsigned after = 1; after < 60; after += 13) {
 			enum nvs_direction direction = after % 2 ? NVS_READ : NVS_WRITE;
 
 			begin(&optim, halves, LENGTH(halves), kind, 0);
 			optim_simulate(&optim);
-			DONE(&optim, optim_open(&optim));
-			optim_run(&optim, 1, 1);
+			optim_open_run(&optim, 1);
 			optim_lend(&optim, 2, 1);
 			sim_fail(optim.sim, direction, after, EIO, SIM_ALWAYS);
 			if (optim_step(&optim, 2)) {
@@ -243,8 +238,7 @@ TEST(a_step_moves_the_bytes_of_its_format)
 		struct nvs_optimizer_info info;
 
 		begin(&optim, halves, LENGTH(halves), kind, 0);
-		DONE(&optim, optim_open(&optim));
-		optim_run(&optim, 1, 2);
+		optim_open_run(&optim, 2);
 		info = optimizer_info(&optim);
 		assert_int_equal(info.state, kind);
 		assert_int_equal(info.numel, numel);
@@ -264,8 +258,7 @@ TEST(state_in_host_memory_takes_the_bytes_of_its_format)
 	for (enum nvs_optimizer_state kind = NVS_STATE_FP32; kind <= NVS_STATE_8BIT; kind++) {
 		begin(&optim, halves, LENGTH(halves), kind, 0);
 		optim.offload->ratio = 0;
-		DONE(&optim, optim_open(&optim));
-		optim_run(&optim, 1, 1);
+		optim_open_run(&optim, 1);
 		assert_true(optim.result.host_bytes >= 32 * due[kind]);
 		assert_true(optim.result.host_bytes <= 34 * due[kind]);
 	}
@@ -300,8 +293,7 @@ TEST(what_is_read_comes_back_as_it_was)
 			uint64_t at, n;
 
 			begin(&optim, five, LENGTH(five), kind, way);
-			DONE(&optim, optim_open(&optim));
-			optim_run(&optim, 1, 3);
+			optim_open_run(&optim, 3);
 			optim_save(&optim);
 			for (size_t i = 0; i < LENGTH(five); i++)
 				for (at = 0, n = 1; at < five[i].numel; at += n, n = n * 3 + 1)
@@ -369,12 +361,10 @@ TEST(a_kept_store_resumes_with_the_same_bits)
 		for (unsigned way = 0; way < 3; way++) {
 			begin(&other, halves, LENGTH(halves), kind, way);
 			other.config.keep = true;
-			DONE(&other, optim_open(&other));
-			optim_run(&other, 1, 4);
+			optim_open_run(&other, 4);
 			begin(&optim, halves, LENGTH(halves), kind, way);
 			optim.config.keep = true;
-			DONE(&optim, optim_open(&optim));
-			optim_run(&optim, 1, 2);
+			optim_open_run(&optim, 2);
 			optim_reopen(&optim);
 			assert_int_equal(optimizer_info(&optim).split_numel, 0);
 			assert_int_equal(optimizer_info(&optim).state, kind);
@@ -387,8 +377,7 @@ TEST(a_kept_split_store_is_one_of_fp32)
 {
 	begin(&optim, halves, LENGTH(halves), NVS_STATE_FP32, 0);
 	optim.config.keep = true;
-	DONE(&optim, optim_open(&optim));
-	optim_run(&optim, 1, 2);
+	optim_open_run(&optim, 2);
 	optim_save(&optim);
 	optim.config.optimizer_state = NVS_STATE_SPLIT;
 	optim_reopen(&optim);
@@ -423,8 +412,7 @@ TEST(a_kept_store_of_another_format_is_refused)
 			continue;
 		begin(&optim, halves, LENGTH(halves), kind, 0);
 		optim.config.keep = true;
-		DONE(&optim, optim_open(&optim));
-		optim_run(&optim, 1, 2);
+		optim_open_run(&optim, 2);
 		optim_save(&optim);
 		optim_shut(&optim);
 		for (unsigned wrong = 0; wrong <= NVS_STATE_8BIT; wrong++) {
@@ -451,8 +439,7 @@ TEST(a_reader_without_groups_takes_the_format_of_the_store)
 	for (enum nvs_optimizer_state kind = NVS_STATE_FP32; kind <= NVS_STATE_8BIT; kind++) {
 		begin(&optim, halves, LENGTH(halves), kind, 0);
 		optim.config.keep = true;
-		DONE(&optim, optim_open(&optim));
-		optim_run(&optim, 1, 2);
+		optim_open_run(&optim, 2);
 		DOES(&optim, get, 1, NVS_EXP_AVG, 130, 100, due);
 		optim_shut(&optim);
 		optim.config.optimizer_state = NVS_STATE_FP32;

@@ -20,8 +20,7 @@ static void make_store(double ratio)
 	o->config.keep = true;
 	o->offload->ratio = ratio;
 	o->config.grad_accum_dtype = NVS_BF16;
-	DONE(o, optim_open(o));
-	optim_run(o, 1, 2);
+	optim_open_run(o, 2);
 	optim_save(o);
 	optim_shut(o);
 }

@@ -45,8 +45,7 @@ static void begin(void)
 	o->config.keep = true;
 	o->config.fp16.enabled = true;
 	o->config.fp16.initial_scale_power = 0;
-	DONE(o, optim_open(o));
-	optim_run(o, 1, 2);
+	optim_open_run(o, 2);
 	optim_shut(o);
 }
 

@@ -104,8 +104,7 @@ TEST(a_resumed_run_computes_the_same_bits)
 		o->offload->ratio = 1 - ways[i].in_memory;
 		o->config.optimizer_max_in_cpu = ways[i].cached;
 		o->offload->buffer_count = ways[i].buffers ? ways[i].buffers : 1;
-		DONE(o, optim_open(o));
-		optim_run(o, 1, STOP);
+		optim_open_run(o, STOP);
 		optim_save(o);
 		optim_shut(o);
 		spoil_weights();
@@ -137,8 +136,7 @@ TEST(what_has_not_changed_is_not_committed)
 		begin();
 		o->offload->ratio = ratios[i];
 		o->config.optimizer_max_in_cpu = i * 12000;
-		DONE(o, optim_open(o));
-		optim_run(o, 1, 2);
+		optim_open_run(o, 2);
 		DOES(o, commit);
 		commits = commits_of();
 		DOES(o, commit);
@@ -336,8 +334,7 @@ TEST(a_refused_open_leaves_the_store_unchanged)
 
 	optim_renew(o, large, 1);
 	o->config.keep = true;
-	DONE(o, optim_open(o));
-	optim_run(o, 1, 1);
+	optim_open_run(o, 1);
 	optim_save(o);
 	optim_shut(o);
 	size = store_size();
@@ -352,8 +349,7 @@ TEST(a_refused_open_leaves_the_store_unchanged)
 TEST(other_groups_are_refused)
 {
 	begin();
-	DONE(o, optim_open(o));
-	optim_run(o, 1, STOP);
+	optim_open_run(o, STOP);
 	optim_shut(o);
 	/* Another name, another length, and another order. */
 	for (unsigned i = 0; i < 3; i++) {
@@ -389,8 +385,7 @@ TEST(tiles_that_do_not_fit_are_refused)
 {
 	begin();
 	o->offload->buffer_count = 16;
-	DONE(o, optim_open(o));
-	optim_run(o, 1, STOP);
+	optim_open_run(o, STOP);
 	optim_shut(o);
 	o->offload->buffer_count = 1;
 	REFUSED(o, optim_open(o), -ESTALE, "pool");
@@ -458,8 +453,7 @@ TEST(a_commit_survives_the_process)
 
 	begin();
 	o->config.keep = false;
-	DONE(o, optim_open(o));
-	optim_run(o, 1, STOP);
+	optim_open_run(o, STOP);
 	optim_save(o);
 	for (size_t i = 0; i < 2 * LENGTH(whats); i++) {
 		begin();
@@ -501,8 +495,7 @@ static void turn_bit(const float *near)
 TEST(a_flipped_bit_is_detected)
 {
 	begin();
-	DONE(o, optim_open(o));
-	optim_run(o, 1, STOP);
+	optim_open_run(o, STOP);
 	optim_save(o);
 	optim_shut(o);
 	turn_bit(optim_saved.parts[1][NVS_MASTER] + 5000);

@@ -25,8 +25,7 @@ static void begin(void)
 	optim_simulate(o);
 	/* The pool holds two groups of 30000 elements. */
 	o->offload->buffer_count = 6;
-	DONE(o, optim_open(o));
-	optim_run(o, 1, 1);
+	optim_open_run(o, 1);
 }
 
 static void range(size_t group, int part, uint64_t at, bool set)

@@ -31,8 +31,7 @@ static void make_store(double ratio, uint64_t cached, struct snapshot *snapshot)
 	o->config.keep = true;
 	o->offload->ratio = ratio;
 	o->config.optimizer_max_in_cpu = cached;
-	DONE(o, optim_open(o));
-	optim_run(o, 1, 2);
+	optim_open_run(o, 2);
 	o->result = (struct nvs_step_result){.size = sizeof(o->result)};
 	if (snapshot)
 		snapshot_take(o, snapshot);

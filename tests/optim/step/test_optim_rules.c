@@ -158,15 +158,13 @@ TEST(the_bits_of_a_rule_depend_on_no_tile_cache_or_thread)
 		begin(&optim, &all_numbers[which]);
 		optim.offload->device = NVS_DEVICE_CPU;
 		optim.config.optimizer_threads = 1;
-		DONE(&optim, optim_open(&optim));
-		optim_run(&optim, 1, STEPS);
+		optim_open_run(&optim, STEPS);
 		for (unsigned way = 0; way < 4; way++) {
 			begin(&other, &all_numbers[which]);
 			other.offload->fast_init = way != 1;
 			other.offload->ratio = way == 2 ? 0.6 : 1;
 			other.config.optimizer_max_in_cpu = way == 3 ? 12000 : 0;
-			DONE(&other, optim_open(&other));
-			optim_run(&other, 1, STEPS);
+			optim_open_run(&other, STEPS);
 			IS_LIKE(&other, &optim);
 		}
 	}
@@ -263,8 +261,7 @@ TEST(a_step_of_one_state_reads_and_writes_8_bytes_a_parameter)
 	for (size_t which = 0; which < LENGTH(all_numbers); which++) {
 		optim_renew(&optim, whole, 1);
 		choose(&optim, &all_numbers[which]);
-		DONE(&optim, optim_open(&optim));
-		optim_run(&optim, 1, 2);
+		optim_open_run(&optim, 2);
 		DOES(&optim, get_info, &info);
 		assert_int_equal(info.rule, rule_of_type(all_numbers[which].type)->id);
 		assert_true(info.step_bytes == 16);
@@ -389,8 +386,7 @@ TEST(a_kept_store_is_opened_by_its_own_rule)
 
 		begin(&optim, &all_numbers[which]);
 		optim.config.keep = true;
-		DONE(&optim, optim_open(&optim));
-		optim_run(&optim, 1, STEPS);
+		optim_open_run(&optim, STEPS);
 		optim_save(&optim);
 		optim_reopen(&optim);
 		IS_AS_SAVED(&optim);
@@ -423,8 +419,7 @@ TEST(a_store_that_gives_its_groups_gives_the_format_too)
 
 	begin(&optim, &all_numbers[6]);
 	optim.config.keep = true;
-	DONE(&optim, optim_open(&optim));
-	optim_run(&optim, 1, STEPS);
+	optim_open_run(&optim, STEPS);
 	optim_save(&optim);
 	optim_shut(&optim);
 	optim.config.optimizer_state = NVS_STATE_8BIT;

@@ -422,8 +422,7 @@ TEST(odd_groups_are_cached_to_the_tile)
 
 	optim_renew(o, five, LENGTH(five));
 	o->config.optimizer_max_in_cpu = cached;
-	DONE(o, optim_open(o));
-	optim_run(o, 1, 2);
+	optim_open_run(o, 2);
 	for (uint64_t step = 3; step <= 4; step++) {
 		optim_run(o, step, step);
 		assert_true(o->result.io.read_bytes >= (all - cached) * STATE_BYTES);
@@ -913,8 +912,7 @@ TEST(a_cache_for_all_elements_holds_all_of_them)
 
 	optim_renew(o, odd, 2);
 	o->config.optimizer_max_in_cpu = 50008;
-	DONE(o, optim_open(o));
-	optim_run(o, 1, 3);
+	optim_open_run(o, 3);
 	assert_int_equal(o->result.io.read_bytes + o->result.io.written_bytes, 0);
 	assert_int_equal(o->result.io.hits, o->result.tiles);
 }
@@ -928,8 +926,7 @@ TEST(a_pool_without_room_for_two_tiles_is_refused)
 	o->config.sub_group_size = 5000;
 	REFUSED(o, optim_open(o), -EINVAL, "buffer_count");
 	o->offload->buffer_count = 2;
-	DONE(o, optim_open(o));
-	optim_run(o, 1, 2);
+	optim_open_run(o, 2);
 }
 
 TEST(two_optimizers_do_not_share_a_store)

@@ -338,14 +338,6 @@ TEST(keeps_no_more_elements_than_max_in_cpu)
 	keeps_to(100000, 100000);
 }
 
-TEST(resident_tensors_are_not_read_again)
-{
-	open_parts(true, 4);
-	for (int turn = 0; turn < 5; turn++)
-		check_parts(t, 4, 0);
-	assert_int_equal(sim_ios(f->sim, NVS_READ), 4);
-}
-
 /* ---- Prefetching ---- */
 
 TEST(prefetches_as_many_tensors_as_fit)
