@@ -446,25 +446,34 @@ class Stage3(StoredStage3):
 
     def _get_fp32_opt_state_partition(self, param: Any, *args: Any, optim_state_key: Any = None, **_: Any) -> Any:
         key = optim_state_key or (args[-1] if args else None)  # the second argument, before 0.16.9
-        # An unknown key is a KeyError, as that of a lookup in the optimizer's state.
-        part = "master" if key is None else self._rule.states[key]
         group, offset, numel = self.grad_position[self.get_param_id(param)]
-        values = self._store.get_state(group, part, offset, out=torch.empty(numel, device="cpu"))
+        if key in self._rule.unread:
+            part, values = key, torch.zeros(numel, device="cpu")
+        else:
+            # An unknown key is a KeyError, as that of a lookup in the optimizer's state.
+            part = "master" if key is None else self._rule.states[key]
+            values = self._store.get_state(group, part, offset, out=torch.empty(numel, device="cpu"))
         self._last_read = (group, part, values, offset)
         return values, group
 
     def set_full_hp_param(self, value: Any, param: Any, optim_state_key: Any = None) -> None:
+        self._check_unread(value, optim_state_key)
         super().set_full_hp_param(value, param, optim_state_key)
         self._put_back(param)
 
     def set_local_hp_param(self, value: Any, param: Any, optim_state_key: Any = None) -> None:
+        self._check_unread(value, optim_state_key)
         super().set_local_hp_param(value, param, optim_state_key)
         self._put_back(param)
 
     def _put_back(self, param: Any) -> None:
         """Writes the partition that DeepSpeed's code has got and changed; it does not get a frozen one."""
-        if param.requires_grad:
+        if param.requires_grad and self._last_read[1] not in self._rule.unread:
             self._store.set_state(*self._last_read)
+
+    def _check_unread(self, value: torch.Tensor, key: Optional[str]) -> None:
+        if key in self._rule.unread and value.any():
+            raise Error(errno.ENOTSUP, f"{type(self.optimizer).__name__} never reads {key}, which stays 0: leave it")
 
     # ---- Checkpoints
 
