@@ -311,6 +311,29 @@ def any_read_or_write_that_fails_in_a_step_of_muon_is_made_by_the_next_call(dire
 
 
 @promise
+def a_load_after_a_failed_step_of_muon_replaces_all_of_it(directory):
+    for name in ("load_to", "store_from"):
+        engine = initialized(directory, depth="step", optimizer_of=MUON)
+        train(engine, 0, 2)
+        engine.save_checkpoint(directory, tag="saved")
+        losses = train(engine, 2, 5)
+        for number in (1, 2):  # of the momentum, or of the step
+            left = [number]
+
+            def fails(*args, left=left, name=name, own=getattr(Engine, name), **kwargs):
+                left[0] -= 1
+                if not left[0]:
+                    raise nvswap.Error(errno.EIO, "a transfer has failed")
+                return own(*args, **kwargs)
+
+            with mock.patch.object(Engine, name, fails):
+                raises(nvswap.Error, lambda of=engine: train(of, 5, 6), errno.EIO)
+            engine.load_checkpoint(directory, tag="saved")
+            assert train(engine, 2, 5) == losses, (name, number)
+        engine.destroy()
+
+
+@promise
 def state_in_16_bits_is_that_of_a_job_in_memory_or_refused_by_its_key(directory):
     type(deepspeed.accelerator.get_accelerator()).is_fp16_supported = lambda self: True
     adam, master, seen = {"type": "AdamW", "params": {"lr": 0.01}}, "bf16_master_weights_and_grads", []
