@@ -13,7 +13,7 @@ gradient becomes an update once.
 from __future__ import annotations
 
 import errno
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from deepspeed import comm as dist
@@ -25,7 +25,7 @@ from nvswap.deepspeed.checkpoint.zero3 import step_of
 from nvswap.deepspeed.depth import choice
 from nvswap.deepspeed.optimizers import PIECE_NUMEL, update_flat
 from nvswap.deepspeed.step.rules import ADAM, MATRICES, Rule
-from nvswap.deepspeed.step.stage3 import Stage3, Progress
+from nvswap.deepspeed.step.stage3 import Progress, Stage3
 from nvswap.deepspeed.step.tiled import TiledState
 from nvswap.errors import Error
 from nvswap.optimizer import Group
@@ -39,8 +39,8 @@ class _Flat:
         self.ds_id, self.grad = ds_id, grad
 
 
-def muon_update(master: torch.Tensor, updates: torch.Tensor, *, lr: float, weight_decay: float,
-                grad_factor: float) -> None:
+def apply_updates(master: torch.Tensor, updates: torch.Tensor, *, lr: float, weight_decay: float,
+                  grad_factor: float) -> None:
     """As MuonWithAuxAdam.step() changes a flat partition."""
     for begin in range(0, master.numel(), PIECE_NUMEL):
         cut = slice(begin, begin + PIECE_NUMEL)
@@ -70,17 +70,17 @@ class MuonStage3(Stage3):
     def _open(self, groups: List[Group]) -> TiledState:
         self._numbers: List[Dict[str, Any]] = [{} for _ in groups]  # of this step
         first: List[Dict[str, torch.dtype]] = [{} for _ in groups]
-        second, in_memory = [], {}
+        second: List[Dict[str, torch.dtype]] = [{"master": torch.float32} for _ in groups]
+        in_memory: Dict[Tuple[int, str], torch.Tensor] = {}
         for number, group in enumerate(groups):
-            if any(getattr(param, "use_muon", False) for param in self.fp16_groups[number]):
-                if self.save_muon_momentum_buffer_in_memory:
-                    in_memory[number, "momentum_buffer"] = torch.zeros(
-                        int(group.numel or 0), dtype=self.communication_data_type, device="cpu")
-                else:
-                    first[number]["momentum_buffer"] = self.communication_data_type
-            states = {} if self._rule_at(number) is MATRICES else dict.fromkeys(ADAM.states, torch.float32)
-            second.append({"master": torch.float32, **states})
-        self._momentum_in_memory: Mapping[Tuple[int, str], torch.Tensor] = in_memory
+            if self._rule_at(number) is ADAM:
+                second[number].update(dict.fromkeys(ADAM.states, torch.float32))
+            elif self.save_muon_momentum_buffer_in_memory:
+                in_memory[number, "momentum_buffer"] = torch.zeros(
+                    int(group.numel or 0), dtype=self.communication_data_type, device="cpu")
+            else:
+                first[number]["momentum_buffer"] = self.communication_data_type
+        self._momentum_in_memory = in_memory
         if self.save_muon_momentum_buffer_in_memory:
             self.muon_momentum_buffer_partitioned_groups_flat = {
                 number: momentum for (number, _), momentum in in_memory.items()}
@@ -170,7 +170,7 @@ class MuonStage3(Stage3):
         states, gradients = dict(arrays), self._gradients_of_group(group)
         master = states.pop("master")
         if self._rule_at(group) is MATRICES:
-            muon_update(master, gradients, **self._numbers[group])
+            apply_updates(master, gradients, **self._numbers[group])
         else:
             update_flat("adam", master, gradients, states, step=self._opened.step_count + 1, **self._numbers[group])
         weights = self._opened.groups[group].weights

@@ -84,15 +84,19 @@ def rule_of(optimizer: Any) -> Optional[Rule]:
 
 
 def _is_muon(optimizer: Any) -> bool:
-    """Whether it is DeepSpeed's Muon of a release that orthogonalizes gradients once in a step."""
+    """Whether it is DeepSpeed's Muon of a release that orthogonalizes gradients once in a step, those of all its
+    matrices and of no others."""
     if type(optimizer).__name__ != "MuonWithAuxAdam" or not all(
             hasattr(DeepSpeedZeroOptimizer_Stage3, name)
             for name in ("_apply_muon_updates_cpu_offload", "_loss_scale_update_and_overflow_cleanup")):
         return False
     from deepspeed.runtime.zero.muon.muon_optimizer import MuonWithAuxAdam  # compiles functions
 
-    return type(optimizer) is MuonWithAuxAdam and (
-        type(optimizer.aux_optimizer) is DeepSpeedCPUAdam or all(group["use_muon"] for group in optimizer.param_groups))
+    groups = optimizer.param_groups
+    return type(optimizer) is MuonWithAuxAdam and all(
+        bool(getattr(param, "use_muon", False)) == bool(group["use_muon"]) for group in groups
+        for param in group["params"]) and (
+            type(optimizer.aux_optimizer) is DeepSpeedCPUAdam or all(group["use_muon"] for group in groups))
 
 
 def _telling(groups: Sequence[Mapping[str, Any]]) -> List[str]:
