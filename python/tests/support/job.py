@@ -19,10 +19,10 @@ learning rate is numpy's, and parameter groups have a set and an enumeration. In
 written at first, or with "failing_reads" one read fails, so that it is called again; step "raising" ends with
 an exception, and the job goes on. With "progress_pause_s" that is the time between lines about a store that is
 filled. With "evaluated" each step is followed by a loss of evaluation mode and the numbers of all weights,
-gathered first in every second step. In the forward after step "failing_behind" no file can be written, and it is called again. With "gated" the last
-sub-group of a step waits for the first block's forward after it, and the spans of both are written to that
-file. After each of "states_steps" the engine's states go to the drive and come back. With "limit_s" a
-collective operation ends after that time.
+gathered first in every second step. In the forward after step "failing_behind" no file can be written, and it
+is called again. With "gated" the last sub-group of a step waits for the first block's forward after it, and the
+spans of both are written to that file. After each of "states_steps" the engine's states go to the drive and
+come back. With "limit_s" a collective operation ends after that time.
 On SIGUSR1 it prints where its threads are.
 Run by the tests with RANK, WORLD_SIZE and so on in the environment; it installs nvswap itself if JOB's
 "nvswap" says so.
