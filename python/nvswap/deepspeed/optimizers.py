@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Mapping, Optional
 
 import torch
 
@@ -51,9 +51,9 @@ def adam_update(optimizer_id: int, step: int, lr: float, beta1: float, beta2: fl
     """
     if optimizer_id not in _modes:
         raise invalid(f"there is no Adam optimizer {optimizer_id}")
-    return _update("adam", params, grads, {"exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}, step=int(step), lr=lr,
-                   betas=(beta1, beta2), eps=epsilon, weight_decay=weight_decay, adam_w_mode=_modes[optimizer_id],
-                   bias_correction=bool(bias_correction))
+    return update_flat("adam", params, grads, {"exp_avg": exp_avg, "exp_avg_sq": exp_avg_sq}, step=int(step), lr=lr,
+                       betas=(beta1, beta2), eps=epsilon, weight_decay=weight_decay, adam_w_mode=_modes[optimizer_id],
+                       bias_correction=bool(bias_correction))
 
 
 def adam_rollback(*_: object) -> int:
@@ -78,8 +78,8 @@ def adagrad_update(optimizer_id: int, step: int, lr: float, epsilon: float, weig
                    grads: torch.Tensor, exp_avg_sq: torch.Tensor) -> int:
     """As adam_update."""
     del optimizer_id
-    return _update("adagrad", params, grads, {"sum": exp_avg_sq}, step=int(step), lr=lr, eps=epsilon,
-                   weight_decay=weight_decay)
+    return update_flat("adagrad", params, grads, {"sum": exp_avg_sq}, step=int(step), lr=lr, eps=epsilon,
+                       weight_decay=weight_decay)
 
 
 def create_lion(optimizer_id: int, alpha: float = 1e-3, betta1: float = 0.9, betta2: float = 0.999,
@@ -98,12 +98,13 @@ def lion_update(optimizer_id: int, step: int, lr: float, beta1: float, beta2: fl
                 params: torch.Tensor, grads: torch.Tensor, exp_avg: torch.Tensor) -> int:
     """As adam_update; the sign of 0 is 0, where DeepSpeed's op has 1."""
     del optimizer_id
-    return _update("lion", params, grads, {"exp_avg": exp_avg}, step=int(step), lr=lr, betas=(beta1, beta2),
-                   weight_decay=weight_decay)
+    return update_flat("lion", params, grads, {"exp_avg": exp_avg}, step=int(step), lr=lr, betas=(beta1, beta2),
+                       weight_decay=weight_decay)
 
 
-def _update(rule: str, params: torch.Tensor, grads: torch.Tensor, states: Dict[str, torch.Tensor],
-            **numbers: Any) -> int:
+def update_flat(rule: str, params: torch.Tensor, grads: torch.Tensor, states: Mapping[str, torch.Tensor],
+                **numbers: Any) -> int:
+    """One step of flat tensors by a rule, whose numbers are those of nvswap.rule_update()."""
     weights, gradients, *others = (each.detach().view(-1) for each in (params, grads, *states.values()))
     single = weights.dtype == torch.float32
 

@@ -5,6 +5,7 @@ Depth "swappers" with optimizers of torch and those that the configuration names
 of state in memory, and checkpoints have all state.
 """
 
+import contextlib
 import errno
 import os
 from unittest import mock
@@ -16,15 +17,22 @@ from deepspeed.utils import logger, safe_get_full_optimizer_state, safe_set_full
 from jobs import configuration
 from promises import main, promise, raises
 
+import nvswap
+from nvswap import Engine
 from nvswap.deepspeed.checkpoint.universal import save_universal
+from nvswap.deepspeed.step import tiled
 
 WIDTH = 16
 UNIVERSAL = {"checkpoint": {"load_universal": True}}
+MUON = {"type": "Muon", "params": {"lr": 0.01}}
 
 
-def initialized(directory, optimizer=None, seed=1, depth="swappers", optimizer_of=None, **blocks):
+def initialized(directory, optimizer=None, seed=1, depth="swappers", optimizer_of=None, momentum_in_memory=False,
+                **blocks):
     """An engine with several sub-groups and an optimizer of torch, or DeepSpeed's own, which `optimizer_of` names."""
-    config = configuration(directory, dtype="fp32", depth=depth, zero={"sub_group_size": WIDTH * WIDTH})
+    zero = {"sub_group_size": WIDTH * WIDTH, "reduce_scatter": optimizer_of is not MUON,
+            "save_muon_momentum_buffer_in_memory": momentum_in_memory}
+    config = configuration(directory, dtype="fp32", depth=depth, zero=zero)
     config.update(blocks, gradient_accumulation_steps=1, zero_allow_untested_optimizer=True,
                   zero_force_ds_cpu_optimizer=False)
     if optimizer_of:
@@ -112,8 +120,9 @@ def a_universal_checkpoint_has_all_state_or_is_refused(directory):
     save_universal(engine, directory, "universal")
     losses = trained(engine, 3, 6)
     assert resumed(directory, (3, 6), adamw, tag="universal", **UNIVERSAL) == losses
-    for optimizer, keys in ((sgd, "momentum_buffer"), (amsgrad, "max_exp_avg_sq")):
-        engine = initialized(directory, optimizer)
+    for optimizer, keys in ((sgd, "momentum_buffer"), (amsgrad, "max_exp_avg_sq"), (None, "momentum_buffer")):
+        muon = {} if optimizer else {"depth": "step", "optimizer_of": MUON}
+        engine = initialized(directory, optimizer, **muon)
         train(engine, 0, 1)
         error = raises(OSError, lambda engine=engine: save_universal(engine, directory, "refused"),
                        errno.ENOTSUP)
@@ -145,7 +154,15 @@ def state_of_the_step_is_read_and_set_by_the_keys_of_deepspeed(directory):
         assert value.shape == (WIDTH, WIDTH) and value.any(), kind
         safe_set_full_optimizer_state(parameter, value / 2, own)
         assert torch.equal(safe_get_full_optimizer_state(parameter, own), value / 2), kind
-        raises(KeyError, lambda of=parameter, key=other: safe_get_full_optimizer_state(of, key))
+        if kind == "Lion":  # DeepSpeed's has it too, and reads it nowhere
+            zeros = safe_get_full_optimizer_state(parameter, other)
+            assert zeros.shape == value.shape and not zeros.any()
+            safe_set_full_optimizer_state(parameter, zeros, other)
+            raises(nvswap.Error, lambda of=parameter, like=value: safe_set_full_optimizer_state(of, like, other),
+                   errno.ENOTSUP)
+            assert torch.equal(safe_get_full_optimizer_state(parameter, own), value / 2)
+        else:
+            raises(KeyError, lambda of=parameter, key=other: safe_get_full_optimizer_state(of, key))
         engine.destroy()
 
 
@@ -213,15 +230,107 @@ def optimizers_that_deepspeed_compiles_have_the_losses_of_state_in_memory(direct
 
 
 @promise
-def muon_is_refused_at_the_depth_step_and_else_has_the_swappers_with_a_warning(directory):
+def what_the_step_has_not_for_muon_is_refused_by_its_key_or_has_the_swappers(directory):
     muon = dict(dtype="bf16", type="Muon", params={"lr": 0.01}, zero={"reduce_scatter": False})
+    for key, value in (("overlap_step", True), ("optimizer_state", "8bit"), ("optimizer_max_in_cpu", 1000)):
+        error = raises(OSError, lambda key=key, value=value: losses_of(
+            directory, "nvme", "step", nvswap={key: value}, **muon), errno.ENOTSUP)
+        assert error.tensor == f"nvswap.{key}" and "Muon" in str(error), error
+    muon["params"] = {"lr": 0.01, "torch_adam": True}
     error = raises(OSError, lambda: losses_of(directory, "nvme", "step", **muon), errno.ENOTSUP)
-    assert error.tensor == "nvswap.deepspeed" and "MuonWithAuxAdam" in str(error) and '"swappers"' in str(error), error
+    assert error.tensor == "nvswap.deepspeed" and "with AdamW" in str(error) and '"swappers"' in str(error), error
     in_memory = losses_of(directory, "cpu", **muon)
     with mock.patch.object(logger, "warning", wraps=logger.warning) as warned:
         assert losses_of(directory, "nvme", None, **muon) == in_memory
     said = [str(call.args[0]) for call in warned.call_args_list if "MuonWithAuxAdam" in str(call.args[0])]
     assert len(said) == 1 and "this job has nvswap's swappers with DeepSpeed's own step" in said[0], said
+
+
+@promise
+def a_step_of_muon_reads_and_writes_each_state_once(directory):
+    for in_memory in (False, True):
+        engine = initialized(directory, depth="step", optimizer_of=MUON, momentum_in_memory=in_memory)
+        train(engine, 0, 2)
+        stats = engine.optimizer._opened.stats
+        before = stats()
+        train(engine, 2, 3)
+        matrices, vectors = 3 * WIDTH * WIDTH, 3 * WIDTH
+        nbytes = (4 if in_memory else 8) * matrices + 12 * vectors
+        assert [stats()[key] - before[key] for key in ("swapped_in", "swapped_out")] == [nbytes] * 2, in_memory
+        engine.destroy()
+
+
+@promise
+def momentum_of_muon_is_read_and_set_by_the_key_of_deepspeed(directory):
+    for in_memory in (False, True):
+        engine = initialized(directory, depth="step", optimizer_of=MUON, momentum_in_memory=in_memory)
+        train(engine, 0, 1)
+        for parameter in engine.module.parameters():
+            own, other = ("momentum_buffer", "exp_avg") if parameter.use_muon else ("exp_avg", "momentum_buffer")
+            value = safe_get_full_optimizer_state(parameter, own)
+            assert value.shape == parameter.ds_shape and value.any()
+            safe_set_full_optimizer_state(parameter, value / 2, own)
+            assert torch.equal(safe_get_full_optimizer_state(parameter, own), value / 2)
+            raises(KeyError, lambda of=parameter, key=other: safe_get_full_optimizer_state(of, key))
+        engine.destroy()
+
+
+@promise
+def any_read_or_write_that_fails_in_a_step_of_muon_is_made_by_the_next_call(directory):
+    for name in ("load_to", "store_from"):
+        engine = initialized(directory, depth="step", optimizer_of=MUON)
+        losses, transfer, failed, refused = train(engine, 0, 6), getattr(Engine, name), 0, 0
+        engine.destroy()
+        with mock.patch.object(tiled, "_TOGETHER", 0):  # each sub-group by itself
+            engine = initialized(directory, depth="step", optimizer_of=MUON)
+        for step in range(6):
+            left = [step + 1]
+
+            def fails(*args, left=left, **kwargs):
+                left[0] -= 1
+                if not left[0]:
+                    raise nvswap.Error(errno.EIO, "a transfer has failed")
+                return transfer(*args, **kwargs)
+
+            inputs = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(step))
+            loss = (engine(inputs) - inputs.flip(1)).square().mean()
+            engine.backward(loss)
+            assert loss.item() == losses[step], (name, step)
+            with mock.patch.object(Engine, name, fails), contextlib.suppress(nvswap.Error):
+                engine.step()
+                continue
+            failed += 1
+            try:
+                engine.save_checkpoint(directory, tag="unfinished")
+            except nvswap.Error as error:
+                assert error.errno == errno.EBUSY and "call engine.step() again" in str(error), error
+                refused += 1
+            engine.step()
+        assert failed > 2 and refused > 1, (name, failed, refused)
+        engine.destroy()
+
+
+@promise
+def a_load_after_a_failed_step_of_muon_replaces_all_of_it(directory):
+    for name in ("load_to", "store_from"):
+        engine = initialized(directory, depth="step", optimizer_of=MUON)
+        train(engine, 0, 2)
+        engine.save_checkpoint(directory, tag="saved")
+        losses = train(engine, 2, 5)
+        for number in (1, 2):  # of the momentum, or of the step
+            left = [number]
+
+            def fails(*args, left=left, name=name, own=getattr(Engine, name), **kwargs):
+                left[0] -= 1
+                if not left[0]:
+                    raise nvswap.Error(errno.EIO, "a transfer has failed")
+                return own(*args, **kwargs)
+
+            with mock.patch.object(Engine, name, fails):
+                raises(nvswap.Error, lambda of=engine: train(of, 5, 6), errno.EIO)
+            engine.load_checkpoint(directory, tag="saved")
+            assert train(engine, 2, 5) == losses, (name, number)
+        engine.destroy()
 
 
 @promise

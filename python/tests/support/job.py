@@ -16,13 +16,13 @@ with arguments of load_checkpoint, where the weights can't be stored on the rank
 there. With "backend" ranks talk by another one than gloo; "deterministic" has torch compute the same bits in
 each run. The rank "outside" finds no room in a pool for what it holds. With "objects" a
 learning rate is numpy's, and parameter groups have a set and an enumeration. In step "failing" no file can be
-written at first, so that it is called again; step "raising" ends with an exception, and the job goes on. With
-"progress_pause_s" that is the time between lines about a store that is filled. With "evaluated" each step is
-followed by a loss of evaluation mode and the numbers of all weights, gathered first in every second step. In
-the forward after step "failing_behind" no file can be written, and it is called again. With "gated" the last
-sub-group of a step waits for the first block's forward after it, and the spans of both are written to that
-file. After each of "states_steps" the engine's states go to the drive and come back. With "limit_s" a
-collective operation ends after that time.
+written at first, or with "failing_reads" one read fails, so that it is called again; step "raising" ends with
+an exception, and the job goes on. With "progress_pause_s" that is the time between lines about a store that is
+filled. With "evaluated" each step is followed by a loss of evaluation mode and the numbers of all weights,
+gathered first in every second step. In the forward after step "failing_behind" no file can be written, and it
+is called again. With "gated" the last sub-group of a step waits for the first block's forward after it, and the
+spans of both are written to that file. After each of "states_steps" the engine's states go to the drive and
+come back. With "limit_s" a collective operation ends after that time.
 On SIGUSR1 it prints where its threads are.
 Run by the tests with RANK, WORLD_SIZE and so on in the environment; it installs nvswap itself if JOB's
 "nvswap" says so.
@@ -218,10 +218,30 @@ def file_size_limit(nbytes):
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
 
 
+@contextlib.contextmanager
+def failing_reads():
+    """Fails the second read of tensors of an engine within the block."""
+    from nvswap.engine import Engine
+    load, left = Engine.load_to, [2]
+
+    def load_to(*args, **kwargs):
+        left[0] -= 1
+        if not left[0]:
+            raise OSError(errno.EIO, "a read has failed")
+        load(*args, **kwargs)
+
+    Engine.load_to = load_to
+    try:
+        yield
+    finally:
+        Engine.load_to = load
+
+
 def step_without_room(engine):
     """A step that fails on each rank, with "failing_rank" for want of room on that rank alone."""
     fails = JOB.get("failing_rank") in (None, torch.distributed.get_rank())
-    with file_size_limit(4096) if fails else contextlib.nullcontext():
+    fault = failing_reads() if JOB.get("failing_reads") else file_size_limit(4096)
+    with fault if fails else contextlib.nullcontext():
         try:
             engine.step()
         except OSError as error:
@@ -360,6 +380,9 @@ def main():
     if JOB.get("fp16_by_torch"):
         # Slow on processors without float16, which DeepSpeed refuses.
         type(deepspeed.accelerator.get_accelerator()).is_fp16_supported = lambda self: True
+    if JOB.get("failing_reads"):
+        from nvswap.deepspeed.step import tiled
+        tiled._TOGETHER = 0  # each sub-group is read by itself
     gate = Gate() if JOB.get("gated") else None
     with deepspeed.zero.Init(config_dict_or_path=JOB["config"], enabled=not JOB.get("whole")):
         model = GPT(JOB["width"], JOB["layers"], JOB["heads"])

@@ -10,6 +10,7 @@ import torch
 from deepspeed.ops.adagrad import DeepSpeedCPUAdagrad
 from deepspeed.ops.adam import DeepSpeedCPUAdam
 from deepspeed.ops.lion import DeepSpeedCPULion
+from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 
 from nvswap.errors import Error
 
@@ -64,18 +65,38 @@ class Rule(NamedTuple):
                         "or load the weights alone (load_optimizer_states=False)", "optimizer.type")
 
 
+ADAM = Rule("adam", {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"},
+            ("betas", "eps", "weight_decay", "bias_correction"))
+# Muon's own sub-groups, and all of its optimizer: see step.muon.
+MATRICES = Rule("muon", {"momentum_buffer": "momentum_buffer"}, ("weight_decay",))
+MUON = Rule("muon", {**MATRICES.states, **ADAM.states}, ())
 _RULES = {
-    DeepSpeedCPUAdam: Rule("adam", {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"},
-                           ("betas", "eps", "weight_decay", "bias_correction")),
+    DeepSpeedCPUAdam: ADAM,
     DeepSpeedCPULion: Rule("lion", {"exp_avg": "exp_avg"}, ("betas", "weight_decay"), ("exp_avg_sq",)),
     DeepSpeedCPUAdagrad: Rule("adagrad", {"exp_avg_sq": "sum"}, ("eps", "weight_decay")),
 }
-NAMES = ", ".join(each.__name__ for each in _RULES)
+NAMES = ", ".join(each.__name__ for each in _RULES) + ", and MuonWithAuxAdam with DeepSpeedCPUAdam"
 
 
 def rule_of(optimizer: Any) -> Optional[Rule]:
     """None: nvswap can't make its steps. A subclass may have any."""
-    return _RULES.get(type(optimizer))
+    return MUON if _is_muon(optimizer) else _RULES.get(type(optimizer))
+
+
+def _is_muon(optimizer: Any) -> bool:
+    """Whether it is DeepSpeed's Muon of a release that orthogonalizes gradients once in a step, those of all its
+    matrices and of no others."""
+    if type(optimizer).__name__ != "MuonWithAuxAdam" or not all(
+            hasattr(DeepSpeedZeroOptimizer_Stage3, name)
+            for name in ("_apply_muon_updates_cpu_offload", "_loss_scale_update_and_overflow_cleanup")):
+        return False
+    from deepspeed.runtime.zero.muon.muon_optimizer import MuonWithAuxAdam  # compiles functions
+
+    groups = optimizer.param_groups
+    return type(optimizer) is MuonWithAuxAdam and all(
+        bool(getattr(param, "use_muon", False)) == bool(group["use_muon"]) for group in groups
+        for param in group["params"]) and (
+            type(optimizer.aux_optimizer) is DeepSpeedCPUAdam or all(group["use_muon"] for group in groups))
 
 
 def _telling(groups: Sequence[Mapping[str, Any]]) -> List[str]:

@@ -54,7 +54,7 @@ from nvswap.deepspeed.checkpoint.stored import OptimizerFile, Stored
 from nvswap.deepspeed.checkpoint.zero3 import is_read_by_library, step_of
 from nvswap.deepspeed.depth import choice
 from nvswap.deepspeed.step.overlap import Overlap
-from nvswap.deepspeed.step.rules import NAMES, Rule, rule_of
+from nvswap.deepspeed.step.rules import MUON, NAMES, Rule, rule_of
 from nvswap.deepspeed.step.state import open_optimizer
 from nvswap.deepspeed.step.weights import Here, NewWeights
 from nvswap.deepspeed.swappers.host import StoredStage3
@@ -86,7 +86,9 @@ def _why_unsupported(optimizer: Any, settings: Dict[str, Any]) -> Optional[Tuple
         return None
     rule = rule_of(optimizer)
     if rule is None:
-        return "nvswap.deepspeed", f"the optimizer is {type(optimizer).__name__}, and nvswap's are {NAMES}"
+        beside = getattr(optimizer, "aux_optimizer", None)
+        name = type(optimizer).__name__ + (f" with {type(beside).__name__}" if beside is not None else "")
+        return "nvswap.deepspeed", f"the optimizer is {name}, and nvswap's are {NAMES}"
     for kind in ("fp16", "bf16"):
         if settings.get(f"{kind}_master_weights_and_gradients") and not _has_moments_in_bf16(settings):
             key = f"{kind}.{kind}_master_weights_and_grads"
@@ -97,7 +99,7 @@ def _why_unsupported(optimizer: Any, settings: Dict[str, Any]) -> Optional[Tuple
     return None
 
 
-class _Progress(enum.Enum):
+class Progress(enum.Enum):
     """How far this rank's part of a step is."""
 
     TO_STEP = 1
@@ -107,7 +109,7 @@ class _Progress(enum.Enum):
 
 class Stage3(StoredStage3):
     _failed = False  # the last step, on some rank: the next call finishes it
-    _step_progress = _Progress.TO_STEP
+    _step_progress = Progress.TO_STEP
     _lends_gradients = True  # to the store, in this call of step()
     _format_of_state: Dict[str, str] = {}  # before what "nvswap" says
     _overlap: Optional[Overlap] = None  # with nvswap.overlap_step
@@ -125,7 +127,11 @@ class Stage3(StoredStage3):
                 # Those of the store, whose master weights are float32.
                 self._format_of_state = {"optimizer_state": "bf16"}
                 kwargs.update(bf16_master_weights_and_gradients=False, bf16_optimizer_states=False)
-            super().__init__(module, init_optimizer, *args, **kwargs)
+            if _is_on_nvme(kwargs) and rule_of(init_optimizer) is MUON:
+                from nvswap.deepspeed.step.muon import MuonStage3
+
+                self.__class__ = MuonStage3
+            StoredStage3.__init__(self, module, init_optimizer, *args, **kwargs)
             return
         key, reason = unlike
         if choice().is_asked_for:
@@ -165,7 +171,6 @@ class Stage3(StoredStage3):
         numels = [int(numel) for numel in self.fp16_partitioned_groups_flat_numel]
         starts = torch.tensor([0] + numels).cumsum(0).tolist()
         self._gradient_starts: List[int] = starts[:-1]
-        self._rule_of_groups = GroupRule(self._rule.name, len(numels))
         # Flat partitions of offload_param stay where they are; others move with offload_states.
         flats = [flat if self.offload_param else None for flat in self.fp16_partitioned_groups_flat]
         self._new_weights = NewWeights(
@@ -177,9 +182,7 @@ class Stage3(StoredStage3):
         if self._overlaps_steps:
             self._overlap = Overlap(self.module, self.fp16_groups, numels, self._finish_step)
             self._overlap.limit_prefetch(self.parameter_offload.param_coordinator)
-        document = dict(choice().document)
-        document["nvswap"] = {**self._format_of_state, **document.get("nvswap", {})}
-        self._opened = open_optimizer(document, dist.get_rank(), groups, self._rule_of_groups, self._take_weights)
+        self._opened = self._open(groups)
         self._store.describe = weakref.WeakMethod(self._described)
         self.subgroup_to_device = {group: "cpu" for group in range(len(numels))}
         for group, _ in enumerate(numels):
@@ -189,6 +192,13 @@ class Stage3(StoredStage3):
             self.fp32_partitioned_groups_flat.append(self._stand_in(group))
         for param_group in self.optimizer.param_groups:
             param_group["params"] = []
+
+    def _open(self, groups: List[Group]) -> Any:
+        """What has the state: an Optimizer, or what has those of its methods that this class calls."""
+        document = dict(choice().document)
+        document["nvswap"] = {**self._format_of_state, **document.get("nvswap", {})}
+        self._rule_of_groups = GroupRule(self._rule.name, len(groups))
+        return open_optimizer(document, dist.get_rank(), groups, self._rule_of_groups, self._take_weights)
 
     @cached_property
     def _rule(self) -> Rule:
@@ -201,7 +211,7 @@ class Stage3(StoredStage3):
         return tuple(self._rule.states)
 
     @property
-    def _store(self) -> Optimizer:
+    def _store(self) -> Any:
         """The store when this rank's part of a step has ended: the step alone uses it before."""
         if self._overlap is not None:
             self._overlap.wait()
@@ -280,7 +290,7 @@ class Stage3(StoredStage3):
         self._await_gradients()
         unfinished = self._store.info()["unfinished"]
         self._failed = self._failed or unfinished
-        self._lends_gradients = self._step_progress is _Progress.TO_STEP and not unfinished
+        self._lends_gradients = self._step_progress is Progress.TO_STEP and not unfinished
         used = self._offload_boundary_param_ids
         for group, params in enumerate(self.fp16_groups):
             self.fp32_partitioned_groups_flat[group].grad.fill_(1)
@@ -336,19 +346,19 @@ class Stage3(StoredStage3):
             self._make_together(lambda: self._make_part(True))
 
     def _make_part(self, finishes: bool) -> None:
-        if self._step_progress is _Progress.TO_STEP:
+        if self._step_progress is Progress.TO_STEP:
             try:
                 progress.record_step(progress.STATE, self._opened.step()["io"], self._opened.stats())
-                self._step_progress = _Progress.WEIGHTS_OWED
+                self._step_progress = Progress.WEIGHTS_OWED
             finally:
                 self._new_weights.wait()
-        if self._step_progress is _Progress.WEIGHTS_OWED and finishes:
+        if self._step_progress is Progress.WEIGHTS_OWED and finishes:
             # Those of the first call were not all written, and the store hands them out once.
             self._put_weights_of_store()
-        self._step_progress = _Progress.MADE
+        self._step_progress = Progress.MADE
 
     def _forget_failure(self) -> None:
-        self._failed, self._step_progress = False, _Progress.TO_STEP
+        self._failed, self._step_progress = False, Progress.TO_STEP
 
     def _take_weights(self, group: int, offset: int, run: Any) -> None:
         self._new_weights.add(group, offset, run)
@@ -436,25 +446,34 @@ class Stage3(StoredStage3):
 
     def _get_fp32_opt_state_partition(self, param: Any, *args: Any, optim_state_key: Any = None, **_: Any) -> Any:
         key = optim_state_key or (args[-1] if args else None)  # the second argument, before 0.16.9
-        # An unknown key is a KeyError, as that of a lookup in the optimizer's state.
-        part = "master" if key is None else self._rule.states[key]
         group, offset, numel = self.grad_position[self.get_param_id(param)]
-        values = self._store.get_state(group, part, offset, out=torch.empty(numel, device="cpu"))
+        if key in self._rule.unread:
+            part, values = key, torch.zeros(numel, device="cpu")
+        else:
+            # An unknown key is a KeyError, as that of a lookup in the optimizer's state.
+            part = "master" if key is None else self._rule.states[key]
+            values = self._store.get_state(group, part, offset, out=torch.empty(numel, device="cpu"))
         self._last_read = (group, part, values, offset)
         return values, group
 
     def set_full_hp_param(self, value: Any, param: Any, optim_state_key: Any = None) -> None:
+        self._check_unread(value, optim_state_key)
         super().set_full_hp_param(value, param, optim_state_key)
         self._put_back(param)
 
     def set_local_hp_param(self, value: Any, param: Any, optim_state_key: Any = None) -> None:
+        self._check_unread(value, optim_state_key)
         super().set_local_hp_param(value, param, optim_state_key)
         self._put_back(param)
 
     def _put_back(self, param: Any) -> None:
         """Writes the partition that DeepSpeed's code has got and changed; it does not get a frozen one."""
-        if param.requires_grad:
+        if param.requires_grad and self._last_read[1] not in self._rule.unread:
             self._store.set_state(*self._last_read)
+
+    def _check_unread(self, value: torch.Tensor, key: Optional[str]) -> None:
+        if key in self._rule.unread and value.any():
+            raise Error(errno.ENOTSUP, f"{type(self.optimizer).__name__} never reads {key}, which stays 0: leave it")
 
     # ---- Checkpoints
 

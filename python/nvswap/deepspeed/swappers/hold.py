@@ -123,7 +123,8 @@ class Holds:
     def _pinned(self, name: str, mode: str) -> Optional[Pinned]:
         """None if there is no room, and waiting would not make any."""
         room = self.engine.room_beside(self.engine.pinned_names(), _UNIT) >= self.taken_by(name)
-        for timeout in (0, _PATIENCE_S) if room else (0,):
+        timeouts = (0, _PATIENCE_S) if room else (0,)
+        for timeout in timeouts:
             try:
                 return self.engine.swap_in(name, mode, timeout=timeout)
             except Error as error:
@@ -131,7 +132,8 @@ class Holds:
                     # A view has the last contents pinned, which are not written: it sees the new
                     # ones, as a view of memory does.
                     return self.engine.swap_in(name, "r+")
-                if error.errno not in _NO_ROOM:
+                # A call that does not wait reports a write that failed before it; one that waits has it written.
+                if error.errno not in _NO_ROOM and timeout == timeouts[-1]:
                     raise
         return None
 

@@ -50,7 +50,7 @@ def open_engine(document: Dict[str, Any], block: str, rank: int, **settings: Any
         end_with_job(config)
     for key, value in settings.items():
         config[key.replace("__", ".")] = value
-    aio = _aio_of(config)
+    aio = aio_of(config)
     engine = on_own_store(config, document, block, rank,
                           lambda: DeviceEngine(config, block, aio=aio, arrays="torch"))
     # DeepSpeed's default is true.
@@ -105,7 +105,7 @@ def _number(rank: int, block: str, job: int) -> int:
     return rank + _RANKS_MAX * (2 * job + (block == "optimizer"))
 
 
-def _aio_of(config: Config) -> Aio:
+def aio_of(config: Config) -> Aio:
     """One for all engines of the same settings: what they move waits in one queue."""
     keys = ("block_size", "queue_depth", "thread_count", "single_submit", "overlap_events")
     key = (*(config[f"aio.{name}"] for name in keys), config["nvswap.ioengine"],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from typing import Callable, Dict, List, Optional, Set, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar
 
 import torch
 
@@ -45,33 +45,18 @@ class Part:
         self.fresh = True
 
 
-class Tile:
+class Moved:
     """
-    Elements of a parameter, whose parts are read and written together.
+    Parts that are read and written together.
 
     Attributes
     ----------
-    parameter : torch.nn.Parameter
-    offset, numel : int
-        Of the elements.
     parts : dict of str to Part
-    whole : bool
-        Whether it has all elements, so that a part may have another shape.
-    dtype : torch.dtype
-        Of the parameter when the tile was made.
     """
 
-    def __init__(self, parameter: torch.nn.Parameter, offset: int, numel: int, parts: Dict[str, Part],
-                 whole: bool) -> None:
-        self.parameter, self.offset, self.numel, self.parts, self.whole = parameter, offset, numel, parts, whole
-        self.dtype = parameter.dtype
+    def __init__(self, parts: Mapping[str, Part]) -> None:
+        self.parts = parts
         self.nbytes = sum(map(_room_of, parts.values()))
-
-    def elements_of(self, whole: torch.Tensor) -> torch.Tensor:
-        """The tile's elements of a tensor that is like its parameter, or has a part of a whole one."""
-        if self.whole:
-            return whole
-        return whole.reshape(-1)[self.offset:self.offset + self.numel]
 
     def set_fresh(self, fresh: bool) -> None:
         """Says of all written parts whether they are zeros."""
@@ -85,6 +70,37 @@ class Tile:
             result[key] = buffer[:part.nbytes].view(part.dtype).view(part.shape)
             buffer = buffer[_room_of(part):]
         return result
+
+
+AnyMoved = TypeVar("AnyMoved", bound=Moved)
+
+
+class Tile(Moved):
+    """
+    Elements of a parameter.
+
+    Attributes
+    ----------
+    parameter : torch.nn.Parameter
+    offset, numel : int
+        Of the elements.
+    whole : bool
+        Whether it has all elements, so that a part may have another shape.
+    dtype : torch.dtype
+        Of the parameter when the tile was made.
+    """
+
+    def __init__(self, parameter: torch.nn.Parameter, offset: int, numel: int, parts: Dict[str, Part],
+                 whole: bool) -> None:
+        super().__init__(parts)
+        self.parameter, self.offset, self.numel, self.whole = parameter, offset, numel, whole
+        self.dtype = parameter.dtype
+
+    def elements_of(self, whole: torch.Tensor) -> torch.Tensor:
+        """The tile's elements of a tensor that is like its parameter, or has a part of a whole one."""
+        if self.whole:
+            return whole
+        return whole.reshape(-1)[self.offset:self.offset + self.numel]
 
 
 def cut(parameter: torch.nn.Parameter, kinds: Dict[str, Tuple[torch.dtype, torch.Size]], name: str, most: int,
@@ -129,8 +145,8 @@ class Tiles:
         # Tensors that are being read into each.
         self._reading: List[List[str]] = [[] for _ in range(_BUFFERS)]
 
-    def compute(self, tiles: List[Tile], step: Callable[[Tile, Arrays, List[Tile]], None],
-                done: List[Tile]) -> None:
+    def compute(self, tiles: Sequence[AnyMoved], step: Callable[[AnyMoved, Arrays, List[AnyMoved]], None],
+                done: List[AnyMoved]) -> None:
         """
         Reads tiles in turn, and calls step(tile, arrays, done), which appends the tile to `done` when the arrays
         are its new parts. These are written.
@@ -143,7 +159,7 @@ class Tiles:
         """
         self.finish()
         runs = self._runs(tiles)
-        arrays: Dict[Tile, Arrays] = {}
+        arrays: Dict[Moved, Arrays] = {}
         try:
             self._make_room(runs)
             for number, run in enumerate(runs):
@@ -179,8 +195,8 @@ class Tiles:
         """Whether there is something for :meth:`finish`."""
         return any(self._unwritten)
 
-    def _runs(self, tiles: List[Tile]) -> List[List[Tile]]:
-        runs: List[List[Tile]] = []
+    def _runs(self, tiles: Sequence[AnyMoved]) -> List[List[AnyMoved]]:
+        runs: List[List[AnyMoved]] = []
         nbytes = 0
         for tile in tiles:
             if not runs or nbytes + tile.nbytes > self._nbytes:
@@ -190,7 +206,7 @@ class Tiles:
             nbytes += tile.nbytes
         return runs
 
-    def _make_room(self, runs: List[List[Tile]]) -> None:
+    def _make_room(self, runs: Sequence[Sequence[Moved]]) -> None:
         largest = max((sum(tile.nbytes for tile in run) for run in runs), default=0)
         for number in range(min(_BUFFERS, len(runs))):
             if self._buffers[number].numel() < largest:
@@ -207,7 +223,7 @@ class Tiles:
                 raise
             return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
 
-    def _begin_read(self, run: List[Tile], number: int, arrays: Dict[Tile, Arrays]) -> None:
+    def _begin_read(self, run: Sequence[Moved], number: int, arrays: Dict[Moved, Arrays]) -> None:
         self._end_write(number)
         buffer, wanted = self._buffers[number], {}
         for tile in run:
@@ -225,7 +241,7 @@ class Tiles:
         self._engine.wait(self._reading[number])
         self._reading[number] = []
 
-    def _begin_write(self, done: List[Tile], number: int) -> None:
+    def _begin_write(self, done: Sequence[Moved], number: int) -> None:
         buffer = self._buffers[number]
         for tile in done:
             tile.set_fresh(False)

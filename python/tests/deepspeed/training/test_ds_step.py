@@ -85,6 +85,13 @@ def a_step_that_failed_on_one_rank_is_finished_by_calling_it_again_on_all(direct
 
 
 @promise
+def new_weights_that_the_drive_failed_are_written_by_calling_step_again(directory):
+    """Without writes of state, which stays in memory."""
+    config = configuration(directory, nvswap={"optimizer_max_in_cpu": 10**9}, **DEPTH)
+    assert job(config, failing=2, failing_rank=1, steps=4) == in_memory(steps=4)
+
+
+@promise
 def a_step_in_fp16_that_is_finished_has_its_loss_scale(directory):
     settings = {"steps": 8, "fp16_by_torch": True}
     config = half(configuration(directory, dtype="fp16", **DEPTH))
