@@ -114,7 +114,7 @@ static int play_again(const char *words)
 /* The model's mistake needs two pins of a tensor with new contents, released dirty, and a read. */
 TEST(a_failure_is_reduced_and_can_be_replayed)
 {
-	struct history first = {&history_swap_mistaken, 9, 250, NULL}, found;
+	struct history first = {&history_swap_mistaken, 10, 250, NULL}, found;
 	char numbers[256], words[300];
 
 	/* Its threads take no turns there, so what a replay does depends on timing. */

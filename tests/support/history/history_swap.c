@@ -328,17 +328,6 @@ static void wait_for_all(struct world *w)
 
 /* ---- Calls that fail ---- */
 
-/* One of the next calls on files will fail, or one for memory or a thread. Returns its errno. */
-static int call_fails(struct world *w, uint64_t among)
-{
-	bool file = below(&w->random, 2);
-
-	if (!w->real)
-		inject_fail(file ? INJECT_FILES : INJECT_MEMORY | INJECT_THREAD,
-			    1 + below(&w->random, among), 1, file ? EIO : ENOMEM);
-	return file ? EIO : ENOMEM;
-}
-
 /* Ends that, and logs the call. False: the call in question made fewer calls. */
 static bool call_failed(void)
 {
@@ -729,29 +718,6 @@ static void op_write(struct world *w)
 
 /* ---- Names ---- */
 
-/* The space of a batch of new tensors can't be reserved: none of them is registered. */
-static void op_register_failing(struct world *w)
-{
-	struct nvs_tensor_spec spec = {.size = sizeof(spec),
-				       .name = "failing",
-				       .dtype = NVS_U8,
-				       .numel = UINT64_C(1) << 21};
-	struct nvs_tensor *tensor;
-	bool failed;
-	int rc, error;
-
-	history_log("register with a failing call");
-	error = call_fails(w, 6);
-	rc = nvs_tensor_register(w->engine, &spec, 1, &tensor, &w->error);
-	failed = call_failed();
-	log_result(w, rc);
-	/* Growing ahead of need may fail, and growing by the need succeed. */
-	HOLDS(!rc || (failed && rc == -error));
-	HOLDS((nvs_tensor_find(w->engine, spec.name) != NULL) == !rc);
-	if (!rc)
-		HOLDS(!nvs_tensor_forget(w->engine, &tensor, 1, &w->error));
-}
-
 static void add(struct world *w)
 {
 	struct nvs_tensor_spec specs[BATCH];
@@ -900,7 +866,7 @@ static void externals_have_landed(struct world *w)
  * one. */
 static void commit(struct world *w, bool failing)
 {
-	bool busy, failed = false, may_be_busy = anywhere(w, unwaited);
+	bool busy, failed = false, may_be_busy = anywhere(w, unwaited), file = below(&w->random, 2);
 	int rc;
 
 	history_drive_go(&w->drive);
@@ -908,8 +874,9 @@ static void commit(struct world *w, bool failing)
 	may_be_busy |= busy;
 	w->n = 0;
 	log_call(w, failing ? "commit with a failing call" : "commit");
-	if (failing)
-		call_fails(w, 8);
+	if (failing && !w->real)
+		inject_fail(file ? INJECT_FILES : INJECT_MEMORY | INJECT_THREAD,
+			    1 + below(&w->random, 8), 1, file ? EIO : ENOMEM);
 	rc = nvs_engine_commit(w->engine, &w->error);
 	if (failing)
 		failed = call_failed();
@@ -943,36 +910,15 @@ static void op_commit_failing(struct world *w)
 
 /* ---- Opening and closing ---- */
 
-static int try_open(struct world *w)
-{
-	if (w->real)
-		return nvs_engine_open(&w->engine, &w->config, NVS_OFFLOAD_PARAM, &w->error);
-	return engine_open_with(&w->engine, &w->config, NVS_OFFLOAD_PARAM, &engine_sim,
-				w->drive.sim, &w->error);
-}
-
-/* One call fails: the engine opens without it, or not at all, and the store stays as it is. */
-static int open_failing(struct world *w)
-{
-	bool failed;
-	int rc;
-
-	history_log("open with a failing call");
-	call_fails(w, 60);
-	rc = try_open(w);
-	failed = call_failed();
-	history_log_more(": %s\n", rc ? w->error.text : "ok");
-	HOLDS(!rc || (failed && w->error.code == rc && w->error.text[0]));
-	w->error = (struct nvs_error){.size = sizeof(w->error)};
-	return rc;
-}
-
 static void open_engine(struct world *w)
 {
-	int rc = below(&w->random, 4) ? -1 : open_failing(w);
+	int rc;
 
-	if (rc)
-		rc = try_open(w);
+	if (w->real)
+		rc = nvs_engine_open(&w->engine, &w->config, NVS_OFFLOAD_PARAM, &w->error);
+	else
+		rc = engine_open_with(&w->engine, &w->config, NVS_OFFLOAD_PARAM, &engine_sim,
+				      w->drive.sim, &w->error);
 	if (rc)
 		history_fail(__FILE__, __LINE__, "open: %s: %s", nvs_strerror(rc), w->error.text);
 	w->unit = store_unit(w->engine->store);
@@ -1228,7 +1174,7 @@ static const struct {
 		  {op_rename, 1},
 		  {op_commit, 1},
 		  {op_commit_failing, 1},
-		  {op_register_failing, 1},
+
 		  {op_reopen, 1},
 		  {op_step, 1},
 		  {op_hold, 1},
@@ -1240,7 +1186,7 @@ static const struct {
 		  {op_find, 1},
 		  {op_release_too_soon, 1},
 		  {op_register_too_large, 1}};
-#define WEIGHTS 44
+#define WEIGHTS 43
 
 static void operation(void *world, uint64_t seed)
 {
