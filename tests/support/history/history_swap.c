@@ -620,12 +620,20 @@ static int read_ranges(struct world *w)
 	return nvs_tensor_read(w->engine, ranges, 2 * w->n, &w->error);
 }
 
-static void read_externally(struct world *w, bool ranges)
+static void op_read(struct world *w)
 {
-	bool may_fly = any_flying(w), fails, without;
+	bool ranges = below(&w->random, 2), may_fly, fails, without;
 	void *data[BATCH];
 	int rc;
 
+	history_drive_go(&w->drive);
+	if (!choose(w,
+		    below(&w->random, 8) ? (ranges ? has_bytes_and_contents : has_contents)
+					 : (ranges ? has_bytes : registered),
+		    BATCH) ||
+	    any(w, unwaited))
+		return;
+	may_fly = any_flying(w);
 	for (size_t k = 0; k < w->n; k++)
 		fill(w->which[k]->memory, w->which[k]->nbytes, 54321);
 	log_call(w, ranges ? "read" : "swap_in_to");
@@ -646,21 +654,6 @@ static void read_externally(struct world *w, bool ranges)
 		w->which[k]->external = true;
 		w->which[k]->writing = w->which[k]->asked_for = false;
 	}
-}
-
-static void op_swap_in_to(struct world *w)
-{
-	history_drive_go(&w->drive);
-	if (choose(w, below(&w->random, 8) ? has_contents : registered, BATCH) && !any(w, unwaited))
-		read_externally(w, false);
-}
-
-static void op_read(struct world *w)
-{
-	history_drive_go(&w->drive);
-	if (choose(w, below(&w->random, 8) ? has_bytes_and_contents : has_bytes, BATCH) &&
-	    !any(w, unwaited))
-		read_externally(w, true);
 }
 
 /*
@@ -862,11 +855,11 @@ static void externals_have_landed(struct world *w)
 		}
 }
 
-/* With `failing`, one call on the store's files fails: the previous commit still holds, or this
- * one. */
-static void commit(struct world *w, bool failing)
+/* If `failing`, one call on the store's files fails: the previous commit still holds, or this one. */
+static void op_commit(struct world *w)
 {
-	bool busy, failed = false, may_be_busy = anywhere(w, unwaited), file = below(&w->random, 2);
+	bool failing = below(&w->random, 2), file = below(&w->random, 2);
+	bool busy, failed = false, may_be_busy = anywhere(w, unwaited);
 	int rc;
 
 	history_drive_go(&w->drive);
@@ -896,16 +889,6 @@ static void commit(struct world *w, bool failing)
 			HOLDS(!info_of_tensor(w, &w->t[i]).dirty);
 	if (!rc)
 		committed(w);
-}
-
-static void op_commit(struct world *w)
-{
-	commit(w, false);
-}
-
-static void op_commit_failing(struct world *w)
-{
-	commit(w, true);
 }
 
 /* ---- Opening and closing ---- */
@@ -1043,31 +1026,25 @@ static void op_step(struct world *w)
 	w->step = !end;
 }
 
-static void op_hold(struct world *w)
-{
-	history_log("hold\n");
-	history_drive_hold(&w->drive);
-}
-
-static void op_complete(struct world *w)
+static void op_drive(struct world *w)
 {
 	unsigned n = 1 + (unsigned)below(&w->random, 4);
 
-	if (!w->drive.held || w->real)
-		return;
-	history_log("complete %u", n);
-	history_log_more(": %u\n", sim_complete(w->drive.sim, n));
-}
-
-static void op_go(struct world *w)
-{
-	history_log("go\n");
-	history_drive_go(&w->drive);
-}
-
-static void op_storm(struct world *w)
-{
-	history_drive_change(&w->drive, &w->random);
+	switch (below(&w->random, 5)) {
+	case 0:
+		history_log("hold\n");
+		return history_drive_hold(&w->drive);
+	case 1:
+		history_log("go\n");
+		return history_drive_go(&w->drive);
+	case 2:
+		return history_drive_change(&w->drive, &w->random);
+	default:
+		if (!w->drive.held || w->real)
+			return;
+		history_log("complete %u", n);
+		history_log_more(": %u\n", sim_complete(w->drive.sim, n));
+	}
 }
 
 static void op_stats(struct world *w)
@@ -1166,21 +1143,15 @@ static const struct {
 		  {op_prefetch, 2},
 		  {op_swap_out, 2},
 		  {op_swap_out_from, 1},
-		  {op_swap_in_to, 1},
-		  {op_read, 1},
+		  {op_read, 2},
 		  {op_write, 1},
 		  {op_register, 2},
 		  {op_forget, 1},
 		  {op_rename, 1},
-		  {op_commit, 1},
-		  {op_commit_failing, 1},
-
+		  {op_commit, 2},
 		  {op_reopen, 1},
 		  {op_step, 1},
-		  {op_hold, 1},
-		  {op_complete, 2},
-		  {op_go, 1},
-		  {op_storm, 1},
+		  {op_drive, 5},
 		  {op_stats, 1},
 		  {op_repair, 1},
 		  {op_find, 1},
