@@ -82,17 +82,6 @@ TEST(a_store_is_free_once_its_owner_is_killed)
 	}
 }
 
-/* The pool is not mapped in the child, so writes by the parent copy no page. */
-static void live_on(const struct nvs_engine *engine, int ready, int done)
-{
-	char byte;
-
-	MUST(msync(pool_data(engine->pool), 4096, MS_ASYNC) && errno == ENOMEM);
-	MUST(write(ready, "r", 1) == 1);
-	MUST(read(done, &byte, 1) == 0);
-	_exit(0);
-}
-
 static void fork_in_mid_flight(void)
 {
 	int status, ready[2], done[2];
@@ -107,7 +96,11 @@ static void fork_in_mid_flight(void)
 	child = fork();
 	if (!child) {
 		close(done[1]);
-		live_on(f->engine, ready[1], done[0]);
+		/* The pool is not mapped in the child, so writes by the parent copy no page. */
+		MUST(msync(pool_data(f->engine->pool), 4096, MS_ASYNC) && errno == ENOMEM);
+		MUST(write(ready[1], "r", 1) == 1);
+		MUST(read(done[0], &byte, 1) == 0);
+		_exit(0);
 	}
 	close(ready[1]);
 	assert_int_equal(read(ready[0], &byte, 1), 1);
