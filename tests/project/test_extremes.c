@@ -25,6 +25,19 @@ static _Alignas(4096) char page[1 << 21];
 
 /* ---- Calls: each gets a structure, and undoes what it has done ---- */
 
+#define CALLS(name, call)                                                                          \
+	static int name(const void *with)                                                          \
+	{                                                                                          \
+		return call;                                                                       \
+	}
+
+CALLS(update_arrays, nvs_adam_update(with, &error))
+CALLS(update_by_rule, nvs_rule_update(with, &error))
+CALLS(export_item, nvs_checkpoint_export(engine, with, 1, checkpoint_path, NULL, &error))
+CALLS(export_pickled, nvs_checkpoint_export(engine, NULL, 0, checkpoint_path, with, &error))
+CALLS(export_param,
+      nvs_checkpoint_export_universal(optimizer, with, 1, universal_path, NULL, &error))
+
 static int register_tensor(const void *spec)
 {
 	struct nvs_tensor *registered;
@@ -67,16 +80,6 @@ static int take_step_by_sums(const void *sums)
 	const struct nvs_step_options options = {.size = sizeof(options), .lr = 0, .sums = sums};
 
 	return take_step(&options);
-}
-
-static int update_arrays(const void *update)
-{
-	return nvs_adam_update(update, &error);
-}
-
-static int update_by_rule(const void *update)
-{
-	return nvs_rule_update(update, &error);
 }
 
 static int transfer(const void *transfer)
@@ -158,11 +161,6 @@ static int look_for_store(const void *place)
 
 static const uint64_t whole_shape[] = {NUMEL}, one_shape[] = {1};
 
-static int export_item(const void *item)
-{
-	return nvs_checkpoint_export(engine, item, 1, checkpoint_path, NULL, &error);
-}
-
 static const struct nvs_checkpoint_options good_files = {.size = sizeof(good_files)};
 
 static int export_in_files(const void *options)
@@ -183,11 +181,6 @@ static int open_files(const void *options)
 	return rc ? rc : nvs_engine_close(opened, &error);
 }
 
-static int export_pickled(const void *options)
-{
-	return nvs_checkpoint_export(engine, NULL, 0, checkpoint_path, options, &error);
-}
-
 static int export_storage(const void *storage)
 {
 	const struct nvs_checkpoint_options options = {.size = sizeof(options),
@@ -197,11 +190,6 @@ static int export_storage(const void *storage)
 						       .nstorages = 1};
 
 	return export_pickled(&options);
-}
-
-static int export_param(const void *param)
-{
-	return nvs_checkpoint_export_universal(optimizer, param, 1, universal_path, NULL, &error);
 }
 
 static int export_by_ranks(const void *options)
@@ -653,13 +641,6 @@ static void try_size(const struct structure *structure)
 	}
 }
 
-static void try_pointer(const struct structure *structure, const struct field *field)
-{
-	reset(structure);
-	memset(given + field->at, 0, field->nbytes);
-	expect(structure, field, "NULL", !field->null_is_refused, false);
-}
-
 static void try_names(const struct structure *structure, const struct field *field)
 {
 	static const size_t lengths[] = {0, 1, NVS_NAME_MAX, NVS_NAME_MAX + 1, 100000};
@@ -753,7 +734,9 @@ static void try_field(const struct structure *structure, const struct field *fie
 	case SIZE:
 		return try_size(structure);
 	case POINTER:
-		return try_pointer(structure, field);
+		reset(structure);
+		memset(given + field->at, 0, field->nbytes);
+		return expect(structure, field, "NULL", !field->null_is_refused, false);
 	case NAME:
 		return try_names(structure, field);
 	case TEXT:
@@ -966,12 +949,6 @@ static void try_text(const struct config_key *key, const char *value, bool accep
 	set_text(key, value, accepted, true);
 }
 
-static bool allows(const struct config_key *key, uint64_t value)
-{
-	return value >= key->min && value <= key->max &&
-	       (!key->multiple_of || value % key->multiple_of == 0);
-}
-
 /* Both ends of the range, what lies beside them, and numbers of other ranges. */
 static void try_whole_key(const struct config_key *key)
 {
@@ -1003,7 +980,10 @@ static void try_whole_key(const struct config_key *key)
 			first++;
 		snprintf(text, sizeof(text), "%" PRIu64, values[i]);
 		if (first == i)
-			set_text(key, text, allows(key, values[i]), values[i] != key->max - 1);
+			set_text(key, text,
+				 values[i] >= key->min && values[i] <= key->max &&
+					 values[i] % step == 0,
+				 values[i] != key->max - 1);
 	}
 	for (size_t i = 0; i < COUNT(texts); i++)
 		try_text(key, texts[i], false);

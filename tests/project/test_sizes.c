@@ -166,41 +166,36 @@ static const char *kept[2]; /* a kept store with a tensor in each: one is open, 
 static struct nvs_store *store;
 static struct nvs_checkpoint *checkpoint;
 
-typedef int call_fn(void *structure);
+#define GETS(name, call)                                                                           \
+	static int get_##name(void *into)                                                          \
+	{                                                                                          \
+		return call;                                                                       \
+	}
 
-static int get_engine_stats(void *stats)
-{
-	return nvs_engine_get_stats(engine, stats);
-}
+GETS(nvs_engine_stats, nvs_engine_get_stats(engine, into))
+GETS(nvs_aio_stats, nvs_aio_get_stats(aio, into))
+GETS(nvs_tensor_info, nvs_tensor_get_info(engine, tensor, into))
+GETS(nvs_machine_info, nvs_machine_get_info(into, NULL))
+GETS(nvs_path_info, nvs_path_get_info(".", into, NULL))
+GETS(nvs_gradient_sums, nvs_optimizer_sum_gradients(optimizer, into, NULL))
+GETS(nvs_step_result, nvs_optimizer_step(optimizer, NULL, into, NULL))
+GETS(nvs_optimizer_info, nvs_optimizer_get_info(optimizer, into, NULL))
+GETS(nvs_group_info, nvs_optimizer_get_group_info(optimizer, 0, into, NULL))
+GETS(nvs_store_info, nvs_store_get_info(store, into))
+GETS(nvs_store_copy, nvs_store_get_copy(store, 0, into))
+GETS(nvs_store_tensor, nvs_store_get_tensor(store, 0, into))
+GETS(nvs_store_verdict, nvs_store_verify(store, aio, 0, 1, into, NULL))
+GETS(nvs_checkpoint_tensor, nvs_checkpoint_get(checkpoint, 0, into))
+GETS(nvs_latency, nvs_aio_get_latency(aio, NVS_READ, NVS_LAT, into))
 
-static int get_aio_stats(void *stats)
-{
-	return nvs_aio_get_stats(aio, stats);
-}
-
-static int get_tensor_info(void *info)
-{
-	return nvs_tensor_get_info(engine, tensor, info);
-}
-
-static int get_machine_info(void *info)
-{
-	return nvs_machine_get_info(info, NULL);
-}
-
-static int get_path_info(void *info)
-{
-	return nvs_path_get_info(".", info, NULL);
-}
-
-static int get_advice(void *advice)
+static int get_nvs_advice(void *advice)
 {
 	static struct nvs_machine_info machine = {.size = sizeof(machine)};
 
 	return nvs_machine_advise(&machine, NULL, advice);
 }
 
-static int get_step_io(void *io)
+static int get_nvs_step_io(void *io)
 {
 	int rc;
 
@@ -211,47 +206,7 @@ static int get_step_io(void *io)
 	return rc;
 }
 
-static int get_sums(void *sums)
-{
-	return nvs_optimizer_sum_gradients(optimizer, sums, NULL);
-}
-
-static int get_step_result(void *result)
-{
-	return nvs_optimizer_step(optimizer, NULL, result, NULL);
-}
-
-static int get_optimizer_info(void *info)
-{
-	return nvs_optimizer_get_info(optimizer, info, NULL);
-}
-
-static int get_group_info(void *info)
-{
-	return nvs_optimizer_get_group_info(optimizer, 0, info, NULL);
-}
-
-static int get_store_info(void *info)
-{
-	return nvs_store_get_info(store, info);
-}
-
-static int get_store_copy(void *copy)
-{
-	return nvs_store_get_copy(store, 0, copy);
-}
-
-static int get_store_tensor(void *of_store)
-{
-	return nvs_store_get_tensor(store, 0, of_store);
-}
-
-static int get_store_verdict(void *verdict)
-{
-	return nvs_store_verify(store, aio, 0, 1, verdict, NULL);
-}
-
-static int get_store_repairs(void *repairs)
+static int get_nvs_store_repairs(void *repairs)
 {
 	const struct nvs_store_place place = {sizeof(place), &kept[1], 1, 0, false};
 
@@ -259,7 +214,7 @@ static int get_store_repairs(void *repairs)
 }
 
 /* Of a store that has the format. */
-static int get_conversion(void *conversion)
+static int get_nvs_state_conversion(void *conversion)
 {
 	static const struct nvs_group_spec group = {
 		.size = sizeof(group), .name = "g", .dtype = NVS_F32, .numel = 8};
@@ -278,42 +233,25 @@ static int get_conversion(void *conversion)
 	return rc;
 }
 
-static int get_checkpoint_tensor(void *of_checkpoint)
-{
-	return nvs_checkpoint_get(checkpoint, 0, of_checkpoint);
-}
-
-static int get_latency(void *latency)
-{
-	return nvs_aio_get_latency(aio, NVS_READ, NVS_LAT, latency);
-}
-
 TEST(every_result_is_written_within_its_size)
 {
+#define RESULT(name)                                                                               \
+	{                                                                                          \
+		get_##name, sizeof(struct name)                                                    \
+	}
 	static const struct {
-		call_fn *call;
+		int (*call)(void *structure);
 		size_t size;
-	} calls[] = {
-		{get_engine_stats, sizeof(struct nvs_engine_stats)},
-		{get_aio_stats, sizeof(struct nvs_aio_stats)},
-		{get_tensor_info, sizeof(struct nvs_tensor_info)},
-		{get_machine_info, sizeof(struct nvs_machine_info)},
-		{get_path_info, sizeof(struct nvs_path_info)},
-		{get_advice, sizeof(struct nvs_advice)},
-		{get_step_io, sizeof(struct nvs_step_io)},
-		{get_sums, sizeof(struct nvs_gradient_sums)},
-		{get_step_result, sizeof(struct nvs_step_result)},
-		{get_optimizer_info, sizeof(struct nvs_optimizer_info)},
-		{get_group_info, sizeof(struct nvs_group_info)},
-		{get_latency, sizeof(struct nvs_latency)},
-		{get_checkpoint_tensor, sizeof(struct nvs_checkpoint_tensor)},
-		{get_store_info, sizeof(struct nvs_store_info)},
-		{get_store_copy, sizeof(struct nvs_store_copy)},
-		{get_store_tensor, sizeof(struct nvs_store_tensor)},
-		{get_store_verdict, sizeof(struct nvs_store_verdict)},
-		{get_store_repairs, sizeof(struct nvs_store_repairs)},
-		{get_conversion, sizeof(struct nvs_state_conversion)},
-	};
+	} calls[] = {RESULT(nvs_engine_stats),	  RESULT(nvs_aio_stats),
+		     RESULT(nvs_tensor_info),	  RESULT(nvs_machine_info),
+		     RESULT(nvs_path_info),	  RESULT(nvs_gradient_sums),
+		     RESULT(nvs_step_result),	  RESULT(nvs_optimizer_info),
+		     RESULT(nvs_group_info),	  RESULT(nvs_store_info),
+		     RESULT(nvs_store_copy),	  RESULT(nvs_store_tensor),
+		     RESULT(nvs_store_verdict),	  RESULT(nvs_checkpoint_tensor),
+		     RESULT(nvs_latency),	  RESULT(nvs_advice),
+		     RESULT(nvs_step_io),	  RESULT(nvs_store_repairs),
+		     RESULT(nvs_state_conversion)};
 	static _Alignas(16) unsigned char bytes[65536];
 
 	for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {

@@ -67,3 +67,15 @@ PY
 )
 	result "$1" $? "$why"
 }
+
+# prints NAME PATTERN...: the run has succeeded, and its text has each PATTERN
+prints() {
+	local name=$1
+	shift
+	for text; do
+		grep -qE -e "$text" "$T/out" || break
+		text=
+	done
+	[ "$status" = 0 ] && [ -z "$text" ]
+	result "$name" $? "lacks $text"
+}

@@ -89,21 +89,11 @@ static const struct inject_observer *observer(void)
 	return paused ? NULL : atomic_load(&observed_by);
 }
 
-static void name_failure(const char *name, const char *path)
-{
-	int none = NONE;
-
-	if (!atomic_compare_exchange_strong(&failure, &none, BEING_NAMED))
-		return;
-	snprintf(failed_call, sizeof(failed_call), "%s%s%s", name, path ? " " : "",
-		 path ? path : "");
-	atomic_store(&failure, NAMED);
-}
-
 /* Returns the errno to inject into this call, or 0. */
 static int injected_at(unsigned kind, const char *name, const char *path)
 {
 	uint64_t number;
+	int none = NONE;
 
 	if (!(atomic_load_explicit(&armed, memory_order_acquire) & kind) || paused)
 		return 0;
@@ -111,7 +101,11 @@ static int injected_at(unsigned kind, const char *name, const char *path)
 	if (number < first || number - first >= times_max)
 		return 0;
 	atomic_fetch_add(&failures, 1);
-	name_failure(name, path);
+	if (atomic_compare_exchange_strong(&failure, &none, BEING_NAMED)) {
+		snprintf(failed_call, sizeof(failed_call), "%s%s%s", name, path ? " " : "",
+			 path ? path : "");
+		atomic_store(&failure, NAMED);
+	}
 	return error_given;
 }
 

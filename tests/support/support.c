@@ -247,20 +247,14 @@ static int backing_file(uint64_t nbytes)
 	return fd;
 }
 
-static int configure(int fd, int backing, unsigned sector_bytes, uint32_t flags)
+/* Another process may attach the free device first. */
+static int attach(int backing, unsigned sector_bytes, uint32_t flags, char path[32])
 {
 	const struct loop_config config = {
 		.fd = (unsigned)backing,
 		.block_size = sector_bytes,
 		.info = {.lo_flags = LO_FLAGS_AUTOCLEAR | flags},
 	};
-
-	return ioctl(fd, LOOP_CONFIGURE, &config) ? -errno : 0;
-}
-
-/* Another process may attach the free device first. */
-static int attach(int backing, unsigned sector_bytes, uint32_t flags, char path[32])
-{
 	int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC), fd = -1, rc = -EBUSY;
 
 	if (control < 0)
@@ -270,7 +264,7 @@ static int attach(int backing, unsigned sector_bytes, uint32_t flags, char path[
 
 		snprintf(path, 32, "/dev/loop%d", number);
 		fd = number < 0 ? -1 : open(path, O_RDWR | O_CLOEXEC);
-		rc = fd < 0 ? -errno : configure(fd, backing, sector_bytes, flags);
+		rc = fd < 0 || ioctl(fd, LOOP_CONFIGURE, &config) ? -errno : 0;
 		if (rc && fd >= 0)
 			close(fd);
 	}

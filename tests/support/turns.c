@@ -74,28 +74,20 @@ static struct thread *any_ready(void)
 	return found;
 }
 
-/* If no thread can run: the first whose timeout has passed. */
-static struct thread *first_limited(void)
-{
-	struct thread *first = NULL;
-
-	for (unsigned i = 0; i < THREADS_MAX; i++) {
-		struct thread *thread = &threads[i];
-
-		if (thread->state == AT_CONDITION && thread->limited &&
-		    (!first || thread->until_ns < first->until_ns))
-			first = thread;
-	}
-	return first;
-}
-
 static struct thread *next_thread(void)
 {
 	struct thread *next = any_ready();
 
 	if (next)
 		return next;
-	next = first_limited();
+	/* If no thread can run: the first whose timeout has passed. */
+	for (unsigned i = 0; i < THREADS_MAX; i++) {
+		struct thread *thread = &threads[i];
+
+		if (thread->state == AT_CONDITION && thread->limited &&
+		    (!next || thread->until_ns < next->until_ns))
+			next = thread;
+	}
 	if (!next) {
 		printf("\nit hangs: every thread waits for another\n");
 		fflush(stdout);
@@ -168,15 +160,6 @@ static int wait_at(pthread_cond_t *cond, pthread_mutex_t *mutex, const struct ti
 
 /* ---- Threads ---- */
 
-static struct thread *free_slot(void)
-{
-	for (unsigned i = 0; i < THREADS_MAX; i++)
-		if (threads[i].state == THREAD_NONE)
-			return &threads[i];
-	MUST(!"too many threads");
-	return NULL;
-}
-
 static void *thread_main(void *arg)
 {
 	void *result;
@@ -199,7 +182,8 @@ int turns_create(pthread_t *id, const pthread_attr_t *attr, void *(*main)(void *
 
 	if (!self)
 		return __real_pthread_create(id, attr, main, arg);
-	thread = free_slot();
+	for (thread = threads; thread->state != THREAD_NONE; thread++)
+		MUST(thread + 1 < threads + THREADS_MAX);
 	*thread = (struct thread){.state = READY, .main = main, .arg = arg};
 	MUST(!pthread_cond_init(&thread->turn, NULL));
 	rc = __real_pthread_create(&thread->id, attr, thread_main, thread);

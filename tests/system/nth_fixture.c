@@ -210,21 +210,16 @@ void world_check(struct world *w, unsigned first, unsigned n)
 		}
 }
 
-static void read_all(struct world *w)
-{
-	for (unsigned i = 0; i < TENSORS; i += TENSORS / 2)
-		if (!world_failed(
-			    w, sole_swap_in(w->f.engine, w->t + i, TENSORS / 2, -1, &w->f.error)))
-			world_check(w, i, TENSORS / 2);
-}
-
 void world_swaps(struct world *w)
 {
 	for (unsigned i = 0; i < TENSORS; i++)
 		world_change(w, i);
 	world_failed(w, nvs_tensor_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
 	world_failed(w, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
-	read_all(w);
+	for (unsigned i = 0; i < TENSORS; i += TENSORS / 2)
+		if (!world_failed(
+			    w, sole_swap_in(w->f.engine, w->t + i, TENSORS / 2, -1, &w->f.error)))
+			world_check(w, i, TENSORS / 2);
 }
 
 void world_step(struct world *w)

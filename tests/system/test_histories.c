@@ -114,7 +114,7 @@ static int play_again(const char *words)
 /* The model's mistake needs two pins of a tensor with new contents, released dirty, and a read. */
 TEST(a_failure_is_reduced_and_can_be_replayed)
 {
-	struct history first = {&history_swap_mistaken, 9, 250, NULL}, found;
+	struct history first = {&history_swap_mistaken, 10, 250, NULL}, found;
 	char numbers[256], words[300];
 
 	/* Its threads take no turns there, so what a replay does depends on timing. */
@@ -185,22 +185,17 @@ static int soak(double minutes, uint64_t seed)
 	return EXIT_SUCCESS;
 }
 
-static int by_hand(int argc, char **argv)
-{
-	struct soak_options options;
-
-	if (strcmp(argv[1], "soak") != 0)
-		return argc == 4 || argc == 5 ? play_one(argc, argv) : -1;
-	return soak_parse(argc, argv, &options) ? soak(options.minutes, options.seed) : -1;
-}
-
 int main(int argc, char **argv)
 {
-	int rc;
+	struct soak_options options;
+	int rc = -1;
 
 	if (argc == 1)
 		return tests_run(__FILE__);
-	rc = by_hand(argc, argv);
+	if (soak_parse(argc, argv, &options))
+		rc = soak(options.minutes, options.seed);
+	else if (strcmp(argv[1], "soak") != 0 && (argc == 4 || argc == 5))
+		rc = play_one(argc, argv);
 	if (rc < 0)
 		fprintf(stderr, "test_histories [MODEL SEED LENGTH [OPERATIONS]]\n"
 				"test_histories soak [--minutes N] [--seed N]\n");

@@ -224,39 +224,24 @@ static int read_one(struct run *run, size_t i)
 			    &run->fixture.error);
 }
 
-/* The next commit, including nvs_engine_close's, has the present contents, and says so in its
- * note. */
-static void begin_commit(struct run *run)
-{
-	if (sim_has_crashed(run->sim))
-		return;
-	OK(&run->fixture, nvs_engine_set_note(run->fixture.engine, &run->present,
-					      sizeof(run->present), &run->fixture.error));
-	assert_true(run->nbegun < COMMITS);
-	run->begun[run->nbegun++] = run->present;
-}
-
-static int commit_all(struct run *run)
-{
-	int rc;
-
-	begin_commit(run);
-	rc = nvs_engine_commit(run->fixture.engine, &run->fixture.error);
-	if (!rc)
-		run->committed = run->begun[run->nbegun - 1];
-	return rc;
-}
-
-static int close_store(struct run *run)
+/* The commit, or the one of closing, has the present contents, and says so in its note. */
+static int commit_all(struct run *run, bool closing)
 {
 	struct nvs_engine *engine = run->fixture.engine;
 	int rc;
 
 	if (!engine)
 		return 0;
-	begin_commit(run);
-	run->fixture.engine = NULL;
-	rc = nvs_engine_close(engine, &run->fixture.error);
+	if (!sim_has_crashed(run->sim)) {
+		OK(&run->fixture, nvs_engine_set_note(engine, &run->present, sizeof(run->present),
+						      &run->fixture.error));
+		assert_true(run->nbegun < COMMITS);
+		run->begun[run->nbegun++] = run->present;
+	}
+	if (closing)
+		run->fixture.engine = NULL;
+	rc = closing ? nvs_engine_close(engine, &run->fixture.error)
+		     : nvs_engine_commit(engine, &run->fixture.error);
 	if (!rc)
 		run->committed = run->begun[run->nbegun - 1];
 	return rc;
@@ -272,46 +257,32 @@ static int short_run(struct run *run)
 	for (size_t i = 0; i < TENSORS && !rc; i++)
 		rc = write_one(run, i);
 	rc = rc ? rc : swap_out_one(run, 2);
-	rc = rc ? rc : commit_all(run);
+	rc = rc ? rc : commit_all(run, false);
 	for (size_t i = 1; i < TENSORS && !rc; i += 2)
 		rc = write_one(run, i);
 	rc = rc ? rc : swap_out_one(run, 3);
 	rc = rc ? rc : write_from_memory(run, 2);
-	rc = rc ? rc : commit_all(run);
+	rc = rc ? rc : commit_all(run, false);
 	rc = rc ? rc : forget_one(run, 4);
 	rc = rc ? rc : write_one(run, 0);
 	return rc;
-}
-
-static int random_call(struct run *run)
-{
-	size_t i = below(&run->random, CONTENTS);
-
-	switch (below(&run->random, 12)) {
-	case 0:
-		return commit_all(run);
-	case 1:
-		return forget_one(run, i);
-	case 2:
-		return write_from_memory(run, i);
-	case 3:
-	case 4:
-		return read_one(run, i);
-	case 5:
-	case 6:
-	case 7:
-		return swap_out_one(run, i);
-	default:
-		return write_one(run, i);
-	}
 }
 
 static int long_run(struct run *run)
 {
 	int rc = 0;
 
-	for (unsigned calls = 0; calls < 60 && !rc; calls++)
-		rc = random_call(run);
+	for (unsigned calls = 0; calls < 60 && !rc; calls++) {
+		size_t i = below(&run->random, CONTENTS);
+		uint64_t call = below(&run->random, 12);
+
+		rc = call == 0	 ? commit_all(run, false)
+		     : call == 1 ? forget_one(run, i)
+		     : call == 2 ? write_from_memory(run, i)
+		     : call <= 4 ? read_one(run, i)
+		     : call <= 7 ? swap_out_one(run, i)
+				 : write_one(run, i);
+	}
 	return rc;
 }
 
@@ -368,21 +339,14 @@ static bool may_be_found(const struct run *run, const struct versions *found)
 	return false;
 }
 
-/* Without a commit there is no note. */
-static struct versions found_note(struct run *run)
-{
-	struct versions note = {{0}};
-	size_t nbytes = sizeof(note);
-
-	assert_int_equal(nvs_engine_get_note(run->fixture.engine, &note, &nbytes), 0);
-	assert_true(nbytes == sizeof(note) || !nbytes);
-	return note;
-}
-
 static void expect_a_commit(struct run *run)
 {
-	struct versions found = {{0}}, note = found_note(run);
+	struct versions found = {{0}}, note = {{0}};
+	size_t nbytes = sizeof(note);
 
+	/* Without a commit there is no note. */
+	assert_int_equal(nvs_engine_get_note(run->fixture.engine, &note, &nbytes), 0);
+	assert_true(nbytes == sizeof(note) || !nbytes);
 	for (size_t i = 0; i < CONTENTS; i++)
 		found.of[i] = found_version(run, i);
 	if (!is(&note, &found)) {
@@ -405,14 +369,14 @@ static void expect_it_works(struct run *run)
 {
 	for (size_t i = 0; i < TENSORS; i += 2)
 		OK(&run->fixture, write_one(run, i));
-	OK(&run->fixture, commit_all(run));
+	OK(&run->fixture, commit_all(run, false));
 	OK(&run->fixture, write_one(run, 1));
-	OK(&run->fixture, close_store(run));
+	OK(&run->fixture, commit_all(run, true));
 	OK(&run->fixture, open_store(run));
 	for (size_t i = 0; i < CONTENTS; i++)
 		if (run->present.of[i] != DAMAGED)
 			OK(&run->fixture, read_one(run, i));
-	OK(&run->fixture, close_store(run));
+	OK(&run->fixture, commit_all(run, true));
 }
 
 /*
@@ -433,7 +397,7 @@ static bool power_fails(struct run *run, int (*calls)(struct run *), uint64_t at
 		rc = calls(run);
 	if (rc)
 		assert_true(sim_has_crashed(run->sim));
-	rc = close_store(run);
+	rc = commit_all(run, true);
 	ended = !sim_has_crashed(run->sim);
 	if (rc)
 		assert_false(ended);
@@ -448,7 +412,7 @@ static bool power_fails(struct run *run, int (*calls)(struct run *), uint64_t at
 	if (at % 3 == 0)
 		expect_it_works(run);
 	else
-		OK(&run->fixture, close_store(run));
+		OK(&run->fixture, commit_all(run, true));
 	return ended;
 }
 
@@ -475,13 +439,13 @@ TEST_WITH(after_a_power_failure_anywhere_one_commit_is_found, NULL, say_where)
 /* The power fails after everything was durable that a commit makes so: all else is lost. */
 static void expect_the_commit_after_a_failure(struct run *run)
 {
-	OK(&run->fixture, commit_all(run));
+	OK(&run->fixture, commit_all(run, false));
 	sim_crash(run->sim);
-	(void)close_store(run);
+	(void)commit_all(run, true);
 	sim_crashed(run->sim, SIM_LOSE);
 	OK(&run->fixture, open_store(run));
 	expect_a_commit(run);
-	OK(&run->fixture, close_store(run));
+	OK(&run->fixture, commit_all(run, true));
 }
 
 TEST_WITH(a_commit_of_a_new_store_has_durable_names, NULL, say_where)
@@ -510,9 +474,9 @@ TEST_WITH(a_manifest_that_is_made_again_has_a_durable_name, NULL, say_where)
 		OK(&run.fixture, open_store(&run));
 		for (unsigned commits = 0; commits < 2 + turn; commits++) {
 			OK(&run.fixture, write_one(&run, 0));
-			OK(&run.fixture, commit_all(&run));
+			OK(&run.fixture, commit_all(&run, false));
 		}
-		OK(&run.fixture, close_store(&run));
+		OK(&run.fixture, commit_all(&run, true));
 		for (unsigned i = turn; i < 4; i += 2) {
 			snprintf(name, sizeof(name), "manifest.%u", i);
 			fixture_store_file(&run.fixture, name, path);
@@ -618,45 +582,19 @@ static void training_end(struct training *training)
 	sim_close(training->sim);
 }
 
-static int commits(struct training *training, uint64_t steps, int (*call)(struct training *))
+static int commits(struct training *training, uint64_t steps, bool closing)
 {
+	struct nvs_optimizer *optimizer = training->o.optimizer;
 	int rc;
 
 	if (!sim_has_crashed(training->sim))
 		training->begun = steps;
-	rc = call(training);
+	if (closing)
+		training->o.optimizer = NULL;
+	rc = closing ? nvs_optimizer_close(optimizer, &training->o.error)
+		     : nvs_optimizer_commit(optimizer, &training->o.error);
 	if (!rc)
 		training->committed = steps;
-	return rc;
-}
-
-static int commit_optimizer(struct training *training)
-{
-	return nvs_optimizer_commit(training->o.optimizer, &training->o.error);
-}
-
-static int close_optimizer(struct training *training)
-{
-	struct nvs_optimizer *optimizer = training->o.optimizer;
-
-	training->o.optimizer = NULL;
-	return nvs_optimizer_close(optimizer, &training->o.error);
-}
-
-/* Performs steps, with a commit after every second one; stores the number performed in *steps. */
-static int train(struct training *training, uint64_t *steps)
-{
-	int rc = 0;
-
-	while (*steps < STEPS && !rc) {
-		optim_lend(&training->o, *steps + 1, 1);
-		rc = optim_step(&training->o, *steps + 1);
-		if (rc)
-			break;
-		++*steps;
-		if (*steps % 2)
-			rc = commits(training, *steps, commit_optimizer);
-	}
 	return rc;
 }
 
@@ -699,9 +637,15 @@ static bool train_until_power_fails(struct training *training, uint64_t at, enum
 	sim_remember(training->sim, at);
 	rc = open_optimizer(training);
 	if (!rc) {
-		if (train(training, &steps))
-			assert_true(sim_has_crashed(training->sim));
-		rc = commits(training, steps, close_optimizer);
+		/* There is a commit after every second step. */
+		while (steps < STEPS && !rc) {
+			optim_lend(&training->o, steps + 1, 1);
+			rc = optim_step(&training->o, steps + 1);
+			if (!rc && ++steps % 2)
+				rc = commits(training, steps, false);
+		}
+		assert_true(!rc || sim_has_crashed(training->sim));
+		rc = commits(training, steps, true);
 	}
 	ended = !sim_has_crashed(training->sim);
 	if (rc)

@@ -19,19 +19,6 @@ static void put_number(unsigned char *at, uint64_t number)
 		at[i] = (unsigned char)(number >> 8 * i);
 }
 
-/* A page as the NVMe specification lays it out (5.16.1.3, SMART / Health Information). */
-static void make_page(unsigned char page[SMART_PAGE_BYTES], unsigned percent_used,
-		      uint64_t data_units, uint64_t hours)
-{
-	memset(page, 0xff, SMART_PAGE_BYTES);
-	memset(page + 32, 0, 160);
-	page[5] = (unsigned char)percent_used;
-	put_number(page + 32, 7);	   /* data units read */
-	put_number(page + 48, data_units); /* written */
-	put_number(page + 112, 9);	   /* power cycles */
-	put_number(page + 128, hours);
-}
-
 /* A drive on a path, with this log. */
 static struct wear *make_drive(unsigned percent_used, double written_bytes, uint64_t hours,
 			       double rated_bytes, double job_daily_bytes)
@@ -46,7 +33,14 @@ static struct wear *make_drive(unsigned percent_used, double written_bytes, uint
 	strcpy(report.paths[0].info.path, "/mnt/nvme");
 	strcpy(report.paths[0].info.device, "nvme0n1");
 	strcpy(wear->device, "nvme0n1");
-	make_page(page, percent_used, (uint64_t)(written_bytes / 512000), hours);
+	/* As the NVMe specification lays it out (5.16.1.3, SMART / Health Information). */
+	memset(page, 0xff, SMART_PAGE_BYTES);
+	memset(page + 32, 0, 160);
+	page[5] = (unsigned char)percent_used;
+	put_number(page + 32, 7); /* data units read, and written */
+	put_number(page + 48, (uint64_t)(written_bytes / 512000));
+	put_number(page + 112, 9); /* power cycles */
+	put_number(page + 128, hours);
 	smart_decode(page, wear);
 	wear_forecast(wear, rated_bytes, job_daily_bytes);
 	return wear;

@@ -260,23 +260,13 @@ expect model_without_floats_is_refused 1 "no floating-point element" bench --rw 
 
 "$NVSWAP" bench --rw step "${SMALL[@]}" >"$T/out" 2>"$T/err"
 status=$?
-for text in "^  read .* IOPS" "^  written .* IOPS" "^  step time .*I/O .*hidden" \
+prints table_of_steps_has_the_figures "^  read .* IOPS" "^  written .* IOPS" "^  step time .*I/O .*hidden" \
 	"read, .*tiles found in memory" "not measured" "^  updates +: 1050000 elements in 3 groups" \
-	"^  memory .*the caller's own .*the rest" "^  cpu per GiB .*for updates and norm"; do
-	grep -qE -e "$text" "$T/out" || break
-	text=
-done
-[ "$status" = 0 ] && [ -z "$text" ]
-result table_of_steps_has_the_figures $? "lacks $text"
+	"^  memory .*the caller's own .*the rest" "^  cpu per GiB .*for updates and norm"
 "$NVSWAP" bench --rw params "${SMALL[@]}" --pool 1250k --compute-us 7 >"$T/out" 2>"$T/err"
 status=$?
-for text in "^  step time .*I/O .*hidden" "tensors found in memory" "^  layers +: 7, .* 7 us" \
-	"^  memory "; do
-	grep -qE -e "$text" "$T/out" || break
-	text=
-done
-[ "$status" = 0 ] && [ -z "$text" ]
-result table_of_params_has_the_figures $? "lacks $text"
+prints table_of_params_has_the_figures "^  step time .*I/O .*hidden" "tensors found in memory" \
+	"^  layers +: 7, .* 7 us" "^  memory "
 
 # ---- Failures during a run
 

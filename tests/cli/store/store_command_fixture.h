@@ -150,6 +150,16 @@ static inline int store_command(const char *format, ...)
 	return WEXITSTATUS(pclose(pipe));
 }
 
+/* What the command says of a store that this process has open. */
+static inline const char *in_use(void)
+{
+	static char who[64];
+
+	snprintf(who, sizeof(who), "in use by process %d (%.15s)", (int)getpid(),
+		 program_invocation_short_name);
+	return who;
+}
+
 #define EXITS(status, ...)                                                                         \
 	do {                                                                                       \
 		int exits_with = store_command(__VA_ARGS__);                                       \

@@ -225,13 +225,11 @@ TEST(a_store_in_use_is_neither_verified_nor_changed)
 	static const char *const actions[] = {"verify", "repair", "remove"};
 	const char *path = temp_directory();
 	struct nvs_engine *engine = open_engine(quoted(path), 0, true);
-	char who[64];
 
-	snprintf(who, sizeof(who), "in use by process %d (test_store_chan)", (int)getpid());
 	write_tensors(engine, 1);
 	DO(nvs_engine_commit(engine, &error));
 	for (size_t i = 0; i < COUNT(actions); i++) {
-		SAYS(1, who, "%s %s", actions[i], path);
+		SAYS(1, in_use(), "%s %s", actions[i], path);
 	}
 	DO(nvs_engine_close(engine, &error));
 	EXITS(0, "verify %s", path);
@@ -271,11 +269,9 @@ static void remove_meanwhile(void *arg, struct inject_name *name)
 {
 	struct rival *rival = arg;
 	const char *says[2] = {"there is no kept store", "holds no store"};
-	char who[64];
 
-	snprintf(who, sizeof(who), "in use by process %d (test_store_chan)", (int)getpid());
 	if (strstr(name->path, "manifest.") || !strcmp(name->path, "data")) {
-		says[0] = who;
+		says[0] = in_use();
 		says[1] = "is being changed by another process: try again";
 	}
 	rival->calls++;

@@ -206,17 +206,15 @@ TEST(a_store_in_use_is_not_filled)
 	struct nvs_store_place place = place_at(&path);
 	struct nvs_engine *engine;
 	struct nvs_store *store;
-	char who[64];
 
-	snprintf(who, sizeof(who), "in use by process %d (test_store_copy)", (int)getpid());
 	make_store(quoted(path), 0, 2);
 	EXITS(0, "export --to %s/a.safetensors %s", path, path);
 	DO(nvs_store_open(&place, NVS_STORE_LOCK, &store, &error));
 	SAYS(1, "a process reads the store", "import --from %s/a.safetensors %s", path, path);
 	nvs_store_close(store);
 	engine = open_engine(quoted(path), 0, true);
-	SAYS(1, who, "import --from %s/a.safetensors %s", path, path);
-	SAYS(1, who, "export --to %s/b.safetensors %s", path, path);
+	SAYS(1, in_use(), "import --from %s/a.safetensors %s", path, path);
+	SAYS(1, in_use(), "export --to %s/b.safetensors %s", path, path);
 	DO(nvs_engine_close(engine, &error));
 }
 

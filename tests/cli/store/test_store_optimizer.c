@@ -292,14 +292,12 @@ TEST(a_store_of_state_in_use_is_neither_read_nor_filled)
 {
 	const char *path = temp_directory();
 	struct nvs_optimizer *optimizer;
-	char who[64];
 
-	snprintf(who, sizeof(who), "in use by process %d (test_store_opti)", (int)getpid());
 	make_state(&path, 1, 1);
 	EXITS(0, "export --to %s/s.pt %s", path, path);
 	optimizer = open_state(&path, 1);
-	SAYS(1, who, "import --kind optimizer --from %s/s.pt %s", path, path);
-	SAYS(1, who, "export --to %s/t.pt %s", path, path);
+	SAYS(1, in_use(), "import --kind optimizer --from %s/s.pt %s", path, path);
+	SAYS(1, in_use(), "export --to %s/t.pt %s", path, path);
 	DO(nvs_optimizer_close(optimizer, &error));
 }
 
@@ -336,9 +334,7 @@ TEST(what_is_not_converted_is_said)
 {
 	const char *path = temp_directory(), *none = temp_directory();
 	struct nvs_optimizer *optimizer;
-	char who[64];
 
-	snprintf(who, sizeof(who), "in use by process %d (test_store_opti)", (int)getpid());
 	make_state(&path, 1, 1);
 	make_store(quoted(path), 0, 1);
 	SAYS(2, "needs --optimizer-state FORMAT", "convert %s", path);
@@ -350,7 +346,7 @@ TEST(what_is_not_converted_is_said)
 	make_store(quoted(none), 0, 1);
 	SAYS(1, "no store", "convert --optimizer-state bf16 %s", none);
 	optimizer = open_state(&path, 1);
-	SAYS(1, who, "convert --optimizer-state bf16 %s", path);
+	SAYS(1, in_use(), "convert --optimizer-state bf16 %s", path);
 	DO(nvs_optimizer_close(optimizer, &error));
 	damage_store(path);
 	SAYS(1, "checksum", "convert --optimizer-state bf16 %s", path);

@@ -163,33 +163,27 @@ static struct tally run_seeds(struct drive *drive, enum drive_temper temper, dou
 	return tally;
 }
 
-/* Without noise, the search is certain and chooses the expected point. */
-static void find(struct drive *drive)
-{
-	struct tune_rules rules = rules_of(drive->kind);
-	struct tune_point answer = drive_answer(drive, SURELY_WITHIN, 0);
-	struct tune_outcome found;
-
-	search(drive, 0, &rules, &found);
-	assert_true(is_close(drive, &found));
-	assert_true((double)found.spent_ns <= OF_TIME * (double)drive_sweep_ns(drive, ROUND_NS));
-	assert_true(found.certain);
-	assert_drops_early(drive, &found);
-	if (strcmp(drive->kind->name, "far away") != 0)
-		assert_false(tune_prefers(&drive_space, &answer, &found.chosen->point));
-	tune_outcome_free(&found);
-}
-
-/* 10 % noise in each round sometimes misleads the search; so do stalls or drift with little noise. */
+/* Without noise, the search is certain and chooses the expected point. 10 % noise in each round sometimes misleads the search; so do stalls or drift with little noise. */
 TEST(finds_a_point_within_the_tolerance_of_the_best)
 {
 	unsigned in_stalls = 0, in_drift = 0;
 
 	for (size_t i = 0; i < ndrive_kinds; i++) {
 		struct drive *drive = drive_open(&drive_kinds[i], &drive_space);
+		struct tune_rules rules = rules_of(drive->kind);
+		struct tune_point answer = drive_answer(drive, SURELY_WITHIN, 0);
+		struct tune_outcome found;
 		struct tally tally;
 
-		find(drive);
+		search(drive, 0, &rules, &found);
+		assert_true(is_close(drive, &found));
+		assert_true((double)found.spent_ns <=
+			    OF_TIME * (double)drive_sweep_ns(drive, ROUND_NS));
+		assert_true(found.certain);
+		assert_drops_early(drive, &found);
+		if (strcmp(drive->kind->name, "far away") != 0)
+			assert_false(tune_prefers(&drive_space, &answer, &found.chosen->point));
+		tune_outcome_free(&found);
 		tally = run_seeds(drive, DRIVE_STEADY, 0.1, 600, SEEDS);
 		assert_true(tally.close >= SEEDS - 1);
 		tally = run_seeds(drive, DRIVE_STALLS, 0.01, 600, SEEDS);

@@ -45,49 +45,24 @@ static uint64_t longer(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
+#define MOVES(name, ns)                                                                            \
+	static uint64_t name(bool write, uint32_t nbytes, unsigned n)                              \
+	{                                                                                          \
+		(void)write, (void)n;                                                              \
+		return ns;                                                                         \
+	}
+
 /* Limited by its bus, once enough is in flight to cover the latency. */
-static uint64_t saturating(bool write, uint32_t nbytes, unsigned n)
-{
-	(void)write;
-	(void)n;
-	return moving_at(RATE, nbytes);
-}
-
+MOVES(saturating, moving_at(RATE, nbytes))
 /* Each I/O beyond the eighth slows down all of them. */
-static uint64_t knee(bool write, uint32_t nbytes, unsigned n)
-{
-	(void)write;
-	return moving_at(RATE, nbytes) * (100 + (n > 8 ? 4 * (n - 8) : 0)) / 100;
-}
-
-static uint64_t writes_collapse(bool write, uint32_t nbytes, unsigned n)
-{
-	return moving_at(RATE, nbytes) * (write && n > 16 ? 3 : 1);
-}
-
+MOVES(knee, moving_at(RATE, nbytes) * (100 + (n > 8 ? 4 * (n - 8) : 0)) / 100)
+MOVES(writes_collapse, moving_at(RATE, nbytes) * (write && n > 16 ? 3 : 1))
 /* A smaller I/O takes as much of the drive's time as one of 256 KiB. */
-static uint64_t large_blocks(bool write, uint32_t nbytes, unsigned n)
-{
-	(void)write;
-	(void)n;
-	return moving_at(RATE, nbytes + 256 * KIB);
-}
-
+MOVES(large_blocks, moving_at(RATE, nbytes + 256 * KIB))
 /* The same, and I/Os longer than 512 KiB are split. */
-static uint64_t split_blocks(bool write, uint32_t nbytes, unsigned n)
-{
-	uint64_t ns = large_blocks(write, nbytes, n);
-
-	return nbytes > 512 * KIB ? ns + ns / 2 : ns;
-}
-
+MOVES(split_blocks, large_blocks(write, nbytes, n) * (nbytes > 512 * KIB ? 3 : 2) / 2)
 /* One I/O at a time, after a seek. */
-static uint64_t disk(bool write, uint32_t nbytes, unsigned n)
-{
-	(void)write;
-	(void)n;
-	return 4 * MS + moving_at(DISK_RATE, nbytes);
-}
+MOVES(disk, 4 * MS + moving_at(DISK_RATE, nbytes))
 
 const struct drive_kind drive_kinds[] = {
 	{"saturating", RATE, 3 * MS, saturating, TUNE_SWAP},

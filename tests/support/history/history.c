@@ -77,16 +77,10 @@ struct history_counts *history_counts(void)
 	return &shared->counts;
 }
 
-static uint64_t seed_of(uint64_t seed, uint32_t at)
-{
-	uint64_t random = seed ^ ((uint64_t)at << 32 | at);
-
-	return next_random(&random);
-}
-
 static void play(const struct history *history, const char *directory)
 {
 	bool real = history->model->real;
+	uint64_t random;
 	void *world;
 
 	shared->seed = history->seed;
@@ -100,7 +94,8 @@ static void play(const struct history *history, const char *directory)
 			continue;
 		shared->at = i;
 		alarm(HANG_S);
-		history->model->operation(world, seed_of(history->seed, i));
+		random = history->seed ^ ((uint64_t)i << 32 | i);
+		history->model->operation(world, next_random(&random));
 	}
 	shared->at = history->length;
 	alarm(HANG_S);
@@ -111,22 +106,12 @@ static void play(const struct history *history, const char *directory)
 	alarm(0);
 }
 
-static _Noreturn void child(const struct history *first, uint32_t n, const char *directory)
-{
-	struct history history = *first;
-
-	for (uint32_t i = 0; i < n; i++, history.seed++)
-		play(&history, directory);
-	fflush(stdout);
-	/* Not _exit: leak detection runs at exit. */
-	exit(EXIT_SUCCESS);
-}
-
 /* ---- The parent ---- */
 
 /* Returns whether the history passed; its log goes to `output`; -1: standard output. */
 static bool play_in_child(const struct history *first, uint32_t n, bool print, int output)
 {
+	struct history history = *first;
 	char *directory = place_make(first->model->real ? PLACE_EXT4 : PLACE_TMPFS);
 	int status;
 	pid_t pid;
@@ -143,7 +128,11 @@ static bool play_in_child(const struct history *first, uint32_t n, bool print, i
 		    (ftruncate(output, 0) || lseek(output, 0, SEEK_SET) ||
 		     dup2(output, STDOUT_FILENO) < 0 || dup2(output, STDERR_FILENO) < 0))
 			_exit(EXIT_FAILURE);
-		child(first, n, directory);
+		for (uint32_t i = 0; i < n; i++, history.seed++)
+			play(&history, directory);
+		fflush(stdout);
+		/* Not _exit: leak detection runs at exit. */
+		exit(EXIT_SUCCESS);
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	place_leave(directory);

@@ -75,26 +75,6 @@ static unsigned char *slot_memory(struct world *w, const struct slot *slot)
 
 /* ---- What a request did ---- */
 
-static void check_guards(struct world *w, const struct slot *slot)
-{
-	const unsigned char *begin = slot_memory(w, slot);
-	const unsigned char *end = begin + SLOT_BYTES + 2 * (size_t)GUARD_BYTES;
-
-	for (const unsigned char *at = begin; at < end; at++)
-		if ((at < slot->data || at >= slot->data + slot->nbytes) && *at != GUARD)
-			history_fail(__FILE__, __LINE__,
-				     "a byte outside of the memory has changed");
-}
-
-static void check_read(const struct slot *slot)
-{
-	for (uint64_t i = 0; i < slot->nbytes; i++)
-		if (!slot->file->unknown[slot->offset + i] &&
-		    slot->data[i] != slot->file->bytes[slot->offset + i])
-			history_fail(__FILE__, __LINE__, "byte %" PRIu64 " was read wrong",
-				     slot->offset + i);
-}
-
 static void note_written(const struct slot *slot, bool known)
 {
 	for (uint64_t i = 0; i < slot->nbytes; i++) {
@@ -111,6 +91,9 @@ static bool past_the_end(const struct slot *slot)
 /* The request has completed with this status. */
 static void completed(struct world *w, const struct slot *slot, int status)
 {
+	const unsigned char *begin = slot_memory(w, slot);
+	const unsigned char *end = begin + SLOT_BYTES + 2 * (size_t)GUARD_BYTES;
+
 	if (status) {
 		HOLDS(history_drive_caused(&w->drive, status) ||
 		      (status == -ENODATA && past_the_end(slot)));
@@ -119,11 +102,17 @@ static void completed(struct world *w, const struct slot *slot, int status)
 	} else {
 		HOLDS(!past_the_end(slot));
 	}
-	check_guards(w, slot);
+	for (const unsigned char *at = begin; at < end; at++)
+		if ((at < slot->data || at >= slot->data + slot->nbytes) && *at != GUARD)
+			history_fail(__FILE__, __LINE__,
+				     "a byte outside of the memory has changed");
 	if (slot->direction == NVS_WRITE)
 		note_written(slot, !status);
-	else if (!status)
-		check_read(slot);
+	for (uint64_t i = 0; i < slot->nbytes && slot->direction == NVS_READ && !status; i++)
+		if (!slot->file->unknown[slot->offset + i] &&
+		    slot->data[i] != slot->file->bytes[slot->offset + i])
+			history_fail(__FILE__, __LINE__, "byte %" PRIu64 " was read wrong",
+				     slot->offset + i);
 }
 
 /* A call has seen the slot's request complete. */

@@ -2,7 +2,7 @@
 /*
  * The optimizer against plain arrays: state, weights and gradients must equal the model's after
  * each call, bit for bit, on a drive that fails. Weights and gradients have any element type;
- * gradients overflow, are scaled, clipped and accumulated; system calls of commits and opens fail
+ * gradients overflow, are scaled, clipped and accumulated; system calls of commits fail
  * as well. The model uses the library's loss scaler, which has its own tests, and both use this
  * file's update function.
  */
@@ -511,27 +511,9 @@ static int open_once(struct world *w)
 				   w->drive.sim, &w->error);
 }
 
-/* One system call fails: the open succeeds without it, or fails and changes nothing. */
-static int open_failing(struct world *w)
-{
-	const char *call;
-	uint64_t failed;
-	int rc;
-
-	history_log("open with a failing call");
-	inject_fail(INJECT_FILES, 1 + below(&w->random, 60), 1, EIO);
-	rc = open_once(w);
-	inject_stop(&failed);
-	call = inject_failed_call();
-	history_log_more(" (%s): %s\n", failed ? call : "none failed", rc ? w->error.text : "ok");
-	HOLDS(!rc || failed || caused(w, rc));
-	w->error = (struct nvs_error){.size = sizeof(w->error)};
-	return rc;
-}
-
 static void open_optimizer(struct world *w)
 {
-	int rc = below(&w->random, 4) ? -1 : open_failing(w);
+	int rc = -1;
 
 	for (int i = 0; rc; i++) {
 		HOLDS(i < TRIES + TRIES_MENDED);

@@ -328,17 +328,6 @@ static void wait_for_all(struct world *w)
 
 /* ---- Calls that fail ---- */
 
-/* One of the next calls on files will fail, or one for memory or a thread. Returns its errno. */
-static int call_fails(struct world *w, uint64_t among)
-{
-	bool file = below(&w->random, 2);
-
-	if (!w->real)
-		inject_fail(file ? INJECT_FILES : INJECT_MEMORY | INJECT_THREAD,
-			    1 + below(&w->random, among), 1, file ? EIO : ENOMEM);
-	return file ? EIO : ENOMEM;
-}
-
 /* Ends that, and logs the call. False: the call in question made fewer calls. */
 static bool call_failed(void)
 {
@@ -631,12 +620,20 @@ static int read_ranges(struct world *w)
 	return nvs_tensor_read(w->engine, ranges, 2 * w->n, &w->error);
 }
 
-static void read_externally(struct world *w, bool ranges)
+static void op_read(struct world *w)
 {
-	bool may_fly = any_flying(w), fails, without;
+	bool ranges = below(&w->random, 2), may_fly, fails, without;
 	void *data[BATCH];
 	int rc;
 
+	history_drive_go(&w->drive);
+	if (!choose(w,
+		    below(&w->random, 8) ? (ranges ? has_bytes_and_contents : has_contents)
+					 : (ranges ? has_bytes : registered),
+		    BATCH) ||
+	    any(w, unwaited))
+		return;
+	may_fly = any_flying(w);
 	for (size_t k = 0; k < w->n; k++)
 		fill(w->which[k]->memory, w->which[k]->nbytes, 54321);
 	log_call(w, ranges ? "read" : "swap_in_to");
@@ -657,21 +654,6 @@ static void read_externally(struct world *w, bool ranges)
 		w->which[k]->external = true;
 		w->which[k]->writing = w->which[k]->asked_for = false;
 	}
-}
-
-static void op_swap_in_to(struct world *w)
-{
-	history_drive_go(&w->drive);
-	if (choose(w, below(&w->random, 8) ? has_contents : registered, BATCH) && !any(w, unwaited))
-		read_externally(w, false);
-}
-
-static void op_read(struct world *w)
-{
-	history_drive_go(&w->drive);
-	if (choose(w, below(&w->random, 8) ? has_bytes_and_contents : has_bytes, BATCH) &&
-	    !any(w, unwaited))
-		read_externally(w, true);
 }
 
 /*
@@ -728,29 +710,6 @@ static void op_write(struct world *w)
 }
 
 /* ---- Names ---- */
-
-/* The space of a batch of new tensors can't be reserved: none of them is registered. */
-static void op_register_failing(struct world *w)
-{
-	struct nvs_tensor_spec spec = {.size = sizeof(spec),
-				       .name = "failing",
-				       .dtype = NVS_U8,
-				       .numel = UINT64_C(1) << 21};
-	struct nvs_tensor *tensor;
-	bool failed;
-	int rc, error;
-
-	history_log("register with a failing call");
-	error = call_fails(w, 6);
-	rc = nvs_tensor_register(w->engine, &spec, 1, &tensor, &w->error);
-	failed = call_failed();
-	log_result(w, rc);
-	/* Growing ahead of need may fail, and growing by the need succeed. */
-	HOLDS(!rc || (failed && rc == -error));
-	HOLDS((nvs_tensor_find(w->engine, spec.name) != NULL) == !rc);
-	if (!rc)
-		HOLDS(!nvs_tensor_forget(w->engine, &tensor, 1, &w->error));
-}
 
 static void add(struct world *w)
 {
@@ -896,10 +855,10 @@ static void externals_have_landed(struct world *w)
 		}
 }
 
-/* With `failing`, one call on the store's files fails: the previous commit still holds, or this
- * one. */
-static void commit(struct world *w, bool failing)
+/* If `failing`, one call on the store's files fails: the previous commit still holds, or this one. */
+static void op_commit(struct world *w)
 {
+	bool failing = below(&w->random, 2), file = below(&w->random, 2);
 	bool busy, failed = false, may_be_busy = anywhere(w, unwaited);
 	int rc;
 
@@ -908,8 +867,9 @@ static void commit(struct world *w, bool failing)
 	may_be_busy |= busy;
 	w->n = 0;
 	log_call(w, failing ? "commit with a failing call" : "commit");
-	if (failing)
-		call_fails(w, 8);
+	if (failing && !w->real)
+		inject_fail(file ? INJECT_FILES : INJECT_MEMORY | INJECT_THREAD,
+			    1 + below(&w->random, 8), 1, file ? EIO : ENOMEM);
 	rc = nvs_engine_commit(w->engine, &w->error);
 	if (failing)
 		failed = call_failed();
@@ -931,48 +891,17 @@ static void commit(struct world *w, bool failing)
 		committed(w);
 }
 
-static void op_commit(struct world *w)
-{
-	commit(w, false);
-}
-
-static void op_commit_failing(struct world *w)
-{
-	commit(w, true);
-}
-
 /* ---- Opening and closing ---- */
-
-static int try_open(struct world *w)
-{
-	if (w->real)
-		return nvs_engine_open(&w->engine, &w->config, NVS_OFFLOAD_PARAM, &w->error);
-	return engine_open_with(&w->engine, &w->config, NVS_OFFLOAD_PARAM, &engine_sim,
-				w->drive.sim, &w->error);
-}
-
-/* One call fails: the engine opens without it, or not at all, and the store stays as it is. */
-static int open_failing(struct world *w)
-{
-	bool failed;
-	int rc;
-
-	history_log("open with a failing call");
-	call_fails(w, 60);
-	rc = try_open(w);
-	failed = call_failed();
-	history_log_more(": %s\n", rc ? w->error.text : "ok");
-	HOLDS(!rc || (failed && w->error.code == rc && w->error.text[0]));
-	w->error = (struct nvs_error){.size = sizeof(w->error)};
-	return rc;
-}
 
 static void open_engine(struct world *w)
 {
-	int rc = below(&w->random, 4) ? -1 : open_failing(w);
+	int rc;
 
-	if (rc)
-		rc = try_open(w);
+	if (w->real)
+		rc = nvs_engine_open(&w->engine, &w->config, NVS_OFFLOAD_PARAM, &w->error);
+	else
+		rc = engine_open_with(&w->engine, &w->config, NVS_OFFLOAD_PARAM, &engine_sim,
+				      w->drive.sim, &w->error);
 	if (rc)
 		history_fail(__FILE__, __LINE__, "open: %s: %s", nvs_strerror(rc), w->error.text);
 	w->unit = store_unit(w->engine->store);
@@ -1097,31 +1026,25 @@ static void op_step(struct world *w)
 	w->step = !end;
 }
 
-static void op_hold(struct world *w)
-{
-	history_log("hold\n");
-	history_drive_hold(&w->drive);
-}
-
-static void op_complete(struct world *w)
+static void op_drive(struct world *w)
 {
 	unsigned n = 1 + (unsigned)below(&w->random, 4);
 
-	if (!w->drive.held || w->real)
-		return;
-	history_log("complete %u", n);
-	history_log_more(": %u\n", sim_complete(w->drive.sim, n));
-}
-
-static void op_go(struct world *w)
-{
-	history_log("go\n");
-	history_drive_go(&w->drive);
-}
-
-static void op_storm(struct world *w)
-{
-	history_drive_change(&w->drive, &w->random);
+	switch (below(&w->random, 5)) {
+	case 0:
+		history_log("hold\n");
+		return history_drive_hold(&w->drive);
+	case 1:
+		history_log("go\n");
+		return history_drive_go(&w->drive);
+	case 2:
+		return history_drive_change(&w->drive, &w->random);
+	default:
+		if (!w->drive.held || w->real)
+			return;
+		history_log("complete %u", n);
+		history_log_more(": %u\n", sim_complete(w->drive.sim, n));
+	}
 }
 
 static void op_stats(struct world *w)
@@ -1220,27 +1143,21 @@ static const struct {
 		  {op_prefetch, 2},
 		  {op_swap_out, 2},
 		  {op_swap_out_from, 1},
-		  {op_swap_in_to, 1},
-		  {op_read, 1},
+		  {op_read, 2},
 		  {op_write, 1},
 		  {op_register, 2},
 		  {op_forget, 1},
 		  {op_rename, 1},
-		  {op_commit, 1},
-		  {op_commit_failing, 1},
-		  {op_register_failing, 1},
+		  {op_commit, 2},
 		  {op_reopen, 1},
 		  {op_step, 1},
-		  {op_hold, 1},
-		  {op_complete, 2},
-		  {op_go, 1},
-		  {op_storm, 1},
+		  {op_drive, 5},
 		  {op_stats, 1},
 		  {op_repair, 1},
 		  {op_find, 1},
 		  {op_release_too_soon, 1},
 		  {op_register_too_large, 1}};
-#define WEIGHTS 44
+#define WEIGHTS 43
 
 static void operation(void *world, uint64_t seed)
 {

@@ -162,15 +162,14 @@ static bool satisfied(const struct sim_queue *queue)
 	       (queue->woken && queue->awaited == 1);
 }
 
-/* Whether every worker with I/Os in flight waits for a completion. */
-static bool all_wait(const struct sim *sim)
+/* Whether every worker, or every one with I/Os in flight, waits for a completion. */
+static bool all_wait(const struct sim *sim, bool idle_too)
 {
 	const struct sim_queue *queue;
 
-	for (queue = LIST_FIRST(&sim->queues); queue; queue = LIST_NEXT(queue, link)) {
-		if (queue->outstanding && (!queue->awaited || satisfied(queue)))
+	for (queue = LIST_FIRST(&sim->queues); queue; queue = LIST_NEXT(queue, link))
+		if ((queue->outstanding || idle_too) && (!queue->awaited || satisfied(queue)))
 			return false;
-	}
 	return true;
 }
 
@@ -213,7 +212,7 @@ static bool wait_for_more(struct sim *sim)
 
 static void pass_time(struct sim *sim)
 {
-	struct sim_flight *flight = all_wait(sim) ? next_due(sim, sim->held) : NULL;
+	struct sim_flight *flight = all_wait(sim, false) ? next_due(sim, sim->held) : NULL;
 
 	if (!flight) {
 		pthread_cond_wait(&sim->changed, &sim->lock);
@@ -489,24 +488,14 @@ void sim_go(struct sim *sim, unsigned directions)
 	pthread_mutex_unlock(&sim->lock);
 }
 
-static bool every_worker_waits(const struct sim *sim)
-{
-	const struct sim_queue *queue;
-
-	for (queue = LIST_FIRST(&sim->queues); queue; queue = LIST_NEXT(queue, link))
-		if (!queue->awaited || satisfied(queue))
-			return false;
-	return true;
-}
-
 void sim_await_workers(struct sim *sim)
 {
 	pthread_mutex_lock(&sim->lock);
-	for (unsigned i = 0; i < LOOK_TIMES && !every_worker_waits(sim); i++) {
+	for (unsigned i = 0; i < LOOK_TIMES && !all_wait(sim, true); i++) {
 		struct timespec until = real_time_after_us(LOOK_US);
 
 		/* A worker without I/Os may be idle for good. */
-		if (i >= LOOK_TIMES_IDLE && all_wait(sim))
+		if (i >= LOOK_TIMES_IDLE && all_wait(sim, false))
 			break;
 		pthread_cond_timedwait(&sim->changed, &sim->lock, &until);
 	}

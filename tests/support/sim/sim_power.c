@@ -111,25 +111,19 @@ static void before_write(void *arg, int fd, const void *data, size_t nbytes, uin
 	inject_resume();
 }
 
-static void make_durable(struct sim *sim, int fd)
-{
-	struct stat st;
-
-	MUST(!fstat(fd, &st));
-	if (S_ISDIR(st.st_mode))
-		sim_names_synced(sim, st.st_dev, st.st_ino);
-	else if (!sim->drive.lies)
-		forget(sim, sim_file_of(sim, fd));
-}
-
 static void synced(void *arg, int fd)
 {
 	struct sim *sim = arg;
+	struct stat st;
 
 	inject_pause();
+	MUST(!fstat(fd, &st));
 	pthread_mutex_lock(&sim->lock);
 	if (!sim->crashed) {
-		make_durable(sim, fd);
+		if (S_ISDIR(st.st_mode))
+			sim_names_synced(sim, st.st_dev, st.st_ino);
+		else if (!sim->drive.lies)
+			forget(sim, sim_file_of(sim, fd));
 		sim_count_down(sim);
 	}
 	pthread_mutex_unlock(&sim->lock);

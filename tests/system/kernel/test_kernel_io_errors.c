@@ -144,13 +144,26 @@ TEST(io_errors_of_a_raw_device_are_reported_and_lose_nothing)
 
 /* ---- A kept store ---- */
 
+static const uint64_t three[TENSORS] = {MIB, MIB, MIB};
+
+/* A kept store of three tensors with one commit, in which tensor i has the contents of `seed` or, with 0, i. */
+static void keep_three(struct drive_store *on, bool raw, struct nvs_tensor **t, uint64_t seed)
+{
+	make(on, raw);
+	OPEN(f, .in = where(on), .keep = true);
+	tensors_add(f, "t", three, TENSORS, t);
+	for (size_t i = 0; i < TENSORS; i++)
+		tensor_store(f, t[i], seed ? seed : i);
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+}
+
 /* The store has the contents of the last commit. */
-static void is_as_committed(const uint64_t *nbytes)
+static void is_as_committed(void)
 {
 	struct nvs_tensor *t[TENSORS];
 
 	OK(f, fixture_reopen(f));
-	tensors_add(f, "t", nbytes, TENSORS, t);
+	tensors_add(f, "t", three, TENSORS, t);
 	for (size_t i = 0; i < TENSORS; i++)
 		tensor_compare(f, t[i], i);
 }
@@ -158,23 +171,16 @@ static void is_as_committed(const uint64_t *nbytes)
 /* The raw device keeps only its first page, so not even the label can be written. */
 TEST(a_commit_to_a_missing_drive_fails_and_leaves_the_previous_one)
 {
-	static const uint64_t nbytes[TENSORS] = {MIB, MIB, MIB};
 	struct drive_store on;
 	struct nvs_tensor *t[TENSORS];
 	int rc;
 
-	make(&on, true);
-	OPEN(f, .in = where(&on), .keep = true);
-	tensors_add(f, "t", nbytes, TENSORS, t);
-	for (size_t i = 0; i < TENSORS; i++)
-		tensor_store(f, t[i], i);
-	OK(f, nvs_engine_commit(f->engine, &f->error));
-
+	keep_three(&on, true, t, 0);
 	tensor_write(f, t[A], 10);
 	kernel_drive_cut(&on.drive, 4096);
 	expect_error(f, nvs_engine_commit(f->engine, &f->error), -EIO, on.path);
 	STATE(f, t[A], NVS_RESIDENT, true, 0);
-	assert_true(filled(nvs_tensor_data(t[A]), nbytes[A], 10));
+	assert_true(filled(nvs_tensor_data(t[A]), three[A], 10));
 	expect_error(f, nvs_engine_commit(f->engine, &f->error), -EIO, on.path);
 	rc = nvs_engine_close(f->engine, &f->error);
 	f->engine = NULL;
@@ -184,22 +190,16 @@ TEST(a_commit_to_a_missing_drive_fails_and_leaves_the_previous_one)
 	rc = fixture_reopen(f);
 	expect_error(f, rc, -EUCLEAN, "can't be read (Input/output error)");
 	kernel_drive_mend(&on.drive);
-	is_as_committed(nbytes);
+	is_as_committed();
 }
 
 /* The drive is repaired before the process ends, which then commits everything. */
 TEST(a_commit_after_an_io_error_can_be_repeated)
 {
-	static const uint64_t nbytes[TENSORS] = {MIB, MIB, MIB};
 	struct drive_store on;
 	struct nvs_tensor *t[TENSORS];
 
-	make(&on, false);
-	OPEN(f, .in = where(&on), .keep = true);
-	tensors_add(f, "t", nbytes, TENSORS, t);
-	for (size_t i = 0; i < TENSORS; i++)
-		tensor_store(f, t[i], 10);
-	OK(f, nvs_engine_commit(f->engine, &f->error));
+	keep_three(&on, false, t, 10);
 	for (size_t i = 0; i < TENSORS; i++)
 		tensor_write(f, t[i], i);
 	cut_at(&on, info_of(f, t[B]).store_offset);
@@ -207,7 +207,7 @@ TEST(a_commit_after_an_io_error_can_be_repeated)
 	kernel_drive_mend(&on.drive);
 	OK(f, nvs_engine_commit(f->engine, &f->error));
 	fixture_shut(f);
-	is_as_committed(nbytes);
+	is_as_committed();
 }
 
 /* ---- A device that changes under its store ---- */
@@ -215,7 +215,6 @@ TEST(a_commit_after_an_io_error_can_be_repeated)
 /* Like a drive that lost its link: the device exists and has no bytes. */
 TEST(a_device_that_shrinks_to_nothing_fails_every_transfer)
 {
-	static const uint64_t nbytes[TENSORS] = {MIB, MIB, MIB};
 	enum nvs_ioengine engines[3];
 	size_t n = kernel_engines(engines);
 
@@ -226,7 +225,7 @@ TEST(a_device_that_shrinks_to_nothing_fails_every_transfer)
 
 		make(&on, true);
 		OPEN(f, .in = where(&on), .ioengine = engines[i]);
-		tensors_add(f, "t", nbytes, TENSORS, t);
+		tensors_add(f, "t", three, TENSORS, t);
 		tensor_store(f, t[A], A);
 		tensor_write(f, t[B], B);
 		kernel_drive_cut(&on.drive, 4096);

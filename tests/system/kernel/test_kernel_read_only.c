@@ -229,31 +229,23 @@ static uint64_t checksum_of_device(const struct kernel_drive *drive)
 
 static char refusing[64]; /* the device to which the kernel refuses every write; or "" */
 
-static void refuse_writes(const struct kernel_drive *drive)
-{
-	int fd = open(drive->device, O_RDONLY | O_CLOEXEC), yes = 1;
-
-	assert_true(fd >= 0);
-	snprintf(refusing, sizeof(refusing), "%s", drive->device);
-	assert_int_equal(ioctl(fd, BLKROSET, &yes), 0);
-	close(fd);
-}
-
 /* The flag outlives the file behind a loop device. */
-static void allow_writes(void)
+static void set_read_only(int yes)
 {
-	int fd = *refusing ? open(refusing, O_RDONLY | O_CLOEXEC) : -1, no = 0;
+	int fd = *refusing ? open(refusing, O_RDONLY | O_CLOEXEC) : -1;
 
+	assert_true(!yes || fd >= 0);
 	if (fd >= 0) {
-		(void)ioctl(fd, BLKROSET, &no);
+		assert_true(!ioctl(fd, BLKROSET, &yes) || !yes);
 		close(fd);
 	}
-	*refusing = 0;
+	if (!yes)
+		*refusing = 0;
 }
 
 static int allow_writes_and_clean_up(void **state)
 {
-	allow_writes();
+	set_read_only(false);
 	return cleanup(state);
 }
 
@@ -310,15 +302,17 @@ TEST_WITH(a_raw_device_is_read_and_no_byte_of_it_changes, NULL, allow_writes_and
 	fixture_shut(f);
 	sum = checksum_of_device(&drive);
 	for (size_t i = 0; i < 2 * n; i++) {
-		if (i == n)
-			refuse_writes(&drive);
+		if (i == n) {
+			snprintf(refusing, sizeof(refusing), "%s", drive.device);
+			set_read_only(true);
+		}
 		f->config.aio.ioengine = engines[i % n];
 		raw_store_is_read();
 		assert_true(checksum_of_device(&drive) == sum);
 	}
 	f->config.read_only = false;
 	expect_error(f, fixture_reopen(f), -EROFS, "blockdev --setrw /dev/loop");
-	allow_writes();
+	set_read_only(false);
 	OK(f, fixture_reopen(f));
 	fixture_shut(f);
 	f->config.read_only = true;

@@ -46,12 +46,6 @@ static void make_room(const char *directory)
 enum { TENSORS = 4 };
 static const uint64_t sizes[TENSORS] = {MIB, 3 * MIB + 5, 300, 2 * MIB};
 
-static void write_all(struct nvs_tensor **t, uint64_t seed)
-{
-	for (size_t i = 0; i < TENSORS; i++)
-		tensor_store(f, t[i], seed + i);
-}
-
 static void check_all(struct nvs_tensor **t, uint64_t seed)
 {
 	for (size_t i = 0; i < TENSORS; i++)
@@ -80,17 +74,6 @@ static void is_refused(void)
 	assert_null(nvs_tensor_find(f->engine, "much"));
 }
 
-/* Enough for a manifest of several blocks. */
-static void add_others(void)
-{
-	for (unsigned i = 0; i < 500; i++) {
-		char name[64];
-
-		snprintf(name, sizeof(name), "another tensor with nothing in it, number %u", i);
-		tensor_add(f, name, 1);
-	}
-}
-
 static void fill_behind_its_back(enum nvs_ioengine ioengine, bool keep, const char *options)
 {
 	const char *directory = need_ext4_on(need_device(DRIVE_BYTES, 512), options, NULL);
@@ -98,7 +81,13 @@ static void fill_behind_its_back(enum nvs_ioengine ioengine, bool keep, const ch
 	struct nvs_engine_stats before = {.size = sizeof(before)}, after = {.size = sizeof(after)};
 
 	OPEN(f, .in = directory, .ioengine = ioengine, .keep = keep, .verify = true);
-	add_others();
+	/* Enough for a manifest of several blocks. */
+	for (unsigned i = 0; i < 500; i++) {
+		char name[64];
+
+		snprintf(name, sizeof(name), "another tensor with nothing in it, number %u", i);
+		tensor_add(f, name, 1);
+	}
 	tensors_add(f, "t", sizes, TENSORS, t);
 	fill_up(directory);
 	nvs_engine_get_stats(f->engine, &before);
@@ -107,7 +96,8 @@ static void fill_behind_its_back(enum nvs_ioengine ioengine, bool keep, const ch
 	assert_int_equal(after.store_bytes, before.store_bytes);
 	assert_int_equal(after.tensors, before.tensors);
 	for (uint64_t round = 0; round < 3; round++) {
-		write_all(t, 10 * round);
+		for (size_t i = 0; i < TENSORS; i++)
+			tensor_store(f, t[i], 10 * round + i);
 		check_all(t, 10 * round);
 		OK(f, nvs_engine_commit(f->engine, &f->error));
 	}
