@@ -11,24 +11,13 @@
 #include <unistd.h>
 
 #include "aio/aio.h"
+#include "base/files.h"
 #include "store/internal.h"
 #include "store/member/internal.h"
 
 /* The least unit of direct I/O: the block of most drives and file systems, also of those that can
  * move 512 bytes. */
 #define UNIT_READ 4096u
-
-static char *full_path(const char *path)
-{
-	char *here = *path == '/' ? NULL : getcwd(NULL, 0), *full = NULL;
-
-	if (!here)
-		return strdup(path);
-	if (asprintf(&full, "%s/%s", here, path) < 0)
-		full = NULL;
-	free(here);
-	return full;
-}
 
 /* Opens the members for direct I/O, if all files can do it, and places them. */
 static int open_members(struct store *store, const struct weights *weights,
@@ -92,7 +81,7 @@ static int copy_names(struct store *store, const struct weights *weights, struct
 		struct source *source = &sources->source[i];
 
 		*source = (struct source){.path = strdup(weights->files[i].path),
-					  .full = full_path(weights->files[i].path),
+					  .full = absolute_path(weights->files[i].path),
 					  .stamp = weights->files[i].stamp,
 					  .fd = -1};
 		if (!source->path || !source->full)
