@@ -258,25 +258,27 @@ int member_open_in_directory(struct member *members, unsigned index, const char 
 
 /* ---- Removing ---- */
 
-static void unlink_from(const struct member *member, const char *name, const struct nvs_log *log)
+int member_unlink(const struct member *member, const char *name, struct nvs_error *error)
 {
 	assert(member_is_file_name(name));
-	if (unlinkat(member->directory_fd, name, 0) && errno != ENOENT)
-		log_say(log, NVS_LOG_WARNING, "cannot remove %s/%s: %s", member->directory, name,
-			nvs_strerror(-errno));
+	if (!unlinkat(member->directory_fd, name, 0) || errno == ENOENT)
+		return 0;
+	return error_set(error, -errno, "cannot remove %s/%s: %s", member->directory, name,
+			 nvs_strerror(-errno));
 }
 
 void member_unlink_files(struct member *member, const struct nvs_log *log)
 {
+	struct nvs_error error = {.size = sizeof(error)};
 	char name[MANIFEST_NAME];
 
 	assert(member->disposable && member->directory);
-	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
+	for (unsigned i = 0; i <= MANIFEST_SLOT_COUNT; i++) {
 		manifest_name(i, name);
-		unlink_from(member, name, log);
+		/* The data last: manifests without it are a damaged store. */
+		if (member_unlink(member, i < MANIFEST_SLOT_COUNT ? name : "data", &error))
+			log_say(log, NVS_LOG_WARNING, "%s", error.text);
 	}
-	/* Last: manifests without data are a damaged store. */
-	unlink_from(member, "data", log);
 }
 
 /*
