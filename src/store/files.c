@@ -95,17 +95,20 @@ int store_open_files(struct store **out, struct nvs_aio *aio, const struct weigh
 {
 	struct store *store = store_new();
 	struct file_member *members = calloc(weights->nfiles, sizeof(*members));
-	size_t n = members ? weights->nfiles : 0;
-	int rc = store && members ? 0 : error_no_memory(error, "opening files");
+	size_t n = weights->nfiles;
+	int rc;
 
-	assert(weights->nfiles);
+	assert(n);
+	if (!store || !members) {
+		store_close(store);
+		free(members);
+		return error_no_memory(error, "opening files");
+	}
 	for (size_t i = 0; i < n; i++)
 		members[i].fd = members[i].direct_fd = -1;
-	if (!rc) {
-		store->read_only = store->direct = true;
-		store->unit = UNIT_READ;
-		rc = copy_names(store, weights, error);
-	}
+	store->read_only = store->direct = true;
+	store->unit = UNIT_READ;
+	rc = copy_names(store, weights, error);
 	if (!rc)
 		rc = open_members(store, weights, members, error);
 	if (!rc)
