@@ -102,3 +102,15 @@ void unescape_mount(char *text)
 		}
 	*to = '\0';
 }
+
+char *absolute_path(const char *path)
+{
+	char *here = *path == '/' ? NULL : getcwd(NULL, 0), *full = NULL;
+
+	if (!here)
+		return strdup(path);
+	if (asprintf(&full, "%s/%s", here, path) < 0)
+		full = NULL;
+	free(here);
+	return full;
+}

@@ -27,5 +27,8 @@ int file_read_all(int fd, size_t most, char **text, size_t *nbytes);
 uint64_t file_number(const char *path, const char *key, uint64_t otherwise);
 /* Replaces \040 and the like in a field of /proc/self/mountinfo by their characters. */
 void unescape_mount(char *text);
+/* The path from the root, allocated; as it is, with errno, if the working directory is unknown. NULL:
+ * out of memory. */
+char *absolute_path(const char *path);
 
 #endif

@@ -11,24 +11,13 @@
 #include <unistd.h>
 
 #include "aio/aio.h"
+#include "base/files.h"
 #include "store/internal.h"
 #include "store/member/internal.h"
 
 /* The least unit of direct I/O: the block of most drives and file systems, also of those that can
  * move 512 bytes. */
 #define UNIT_READ 4096u
-
-static char *full_path(const char *path)
-{
-	char *here = *path == '/' ? NULL : getcwd(NULL, 0), *full = NULL;
-
-	if (!here)
-		return strdup(path);
-	if (asprintf(&full, "%s/%s", here, path) < 0)
-		full = NULL;
-	free(here);
-	return full;
-}
 
 /* Opens the members for direct I/O, if all files can do it, and places them. */
 static int open_members(struct store *store, const struct weights *weights,
@@ -92,7 +81,7 @@ static int copy_names(struct store *store, const struct weights *weights, struct
 		struct source *source = &sources->source[i];
 
 		*source = (struct source){.path = strdup(weights->files[i].path),
-					  .full = full_path(weights->files[i].path),
+					  .full = absolute_path(weights->files[i].path),
 					  .stamp = weights->files[i].stamp,
 					  .fd = -1};
 		if (!source->path || !source->full)
@@ -106,17 +95,20 @@ int store_open_files(struct store **out, struct nvs_aio *aio, const struct weigh
 {
 	struct store *store = store_new();
 	struct file_member *members = calloc(weights->nfiles, sizeof(*members));
-	size_t n = members ? weights->nfiles : 0;
-	int rc = store && members ? 0 : error_no_memory(error, "opening files");
+	size_t n = weights->nfiles;
+	int rc;
 
-	assert(weights->nfiles);
+	assert(n);
+	if (!store || !members) {
+		store_close(store);
+		free(members);
+		return error_no_memory(error, "opening files");
+	}
 	for (size_t i = 0; i < n; i++)
 		members[i].fd = members[i].direct_fd = -1;
-	if (!rc) {
-		store->read_only = store->direct = true;
-		store->unit = UNIT_READ;
-		rc = copy_names(store, weights, error);
-	}
+	store->read_only = store->direct = true;
+	store->unit = UNIT_READ;
+	rc = copy_names(store, weights, error);
 	if (!rc)
 		rc = open_members(store, weights, members, error);
 	if (!rc)

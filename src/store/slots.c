@@ -115,27 +115,25 @@ void slots_check(const struct slots *slots)
 
 /* ---- Reading ---- */
 
-/* What a slot holds, and why it does not count. */
+/* What a slot holds, beside its generation and why it does not count. */
 struct found_slot {
 	struct manifest manifest;
-	bool headed;	     /* the header is valid, and the file is long enough for it */
-	bool whole;	     /* the body is valid too */
-	uint64_t generation; /* of the header, if that is valid */
-	char why[96];
+	bool headed; /* the header is valid, and the file is long enough for it */
+	bool whole;  /* the body is valid too */
 };
 
-static void refuse_slot(struct found_slot *found, const char *why)
+static void refuse_slot(struct slot *slot, const char *why)
 {
-	snprintf(found->why, sizeof(found->why), "%s", why);
+	snprintf(slot->why, sizeof(slot->why), "%s", why);
 }
 
 /* An unreadable sector is damage like any other. */
-static void refuse_unreadable(struct found_slot *found, int code)
+static void refuse_unreadable(struct slot *slot, int code)
 {
-	snprintf(found->why, sizeof(found->why), "it can't be read (%s)", nvs_strerror(code));
+	snprintf(slot->why, sizeof(slot->why), "it can't be read (%s)", nvs_strerror(code));
 }
 
-static void read_header(const struct slot *slot, const uint8_t id[STORE_ID_SIZE],
+static void read_header(struct slot *slot, const uint8_t id[STORE_ID_SIZE],
 			struct found_slot *found)
 {
 	struct manifest_header *header = &found->manifest.header;
@@ -146,18 +144,18 @@ static void read_header(const struct slot *slot, const uint8_t id[STORE_ID_SIZE]
 	struct stat st;
 
 	if (slot->fd < 0) {
-		refuse_slot(found, "it is missing");
+		refuse_slot(slot, "it is missing");
 		return;
 	}
 	if (slot->owned && fstat(slot->fd, &st)) {
-		refuse_unreadable(found, -errno);
+		refuse_unreadable(slot, -errno);
 		return;
 	}
 	/* A manifest that claims more than can be read from the slot is not read. */
 	if (slot->owned)
 		there = min_u64(there, (uint64_t)st.st_size);
 	if (disk_read(slot->fd, slot->path, bytes, sizeof(bytes), slot->base, &error)) {
-		refuse_unreadable(found, error.code);
+		refuse_unreadable(slot, error.code);
 		return;
 	}
 	why = there < sizeof(bytes)		      ? "it is empty or cut off"
@@ -169,13 +167,13 @@ static void read_header(const struct slot *slot, const uint8_t id[STORE_ID_SIZE]
 	else if (header->body_bytes > there - sizeof(bytes))
 		why = "it is cut off";
 	found->headed = !why;
-	found->generation = why ? 0 : header->generation;
+	slot->generation = why ? 0 : header->generation;
 	if (why)
-		refuse_slot(found, why);
+		refuse_slot(slot, why);
 }
 
 /* -ENOMEM; damage is in *found. */
-static int read_body(const struct slot *slot, uint32_t unit, struct found_slot *found)
+static int read_body(struct slot *slot, uint32_t unit, struct found_slot *found)
 {
 	struct manifest *manifest = &found->manifest;
 	struct nvs_error error = {.size = sizeof(error)};
@@ -188,7 +186,7 @@ static int read_body(const struct slot *slot, uint32_t unit, struct found_slot *
 		return -ENOMEM;
 	if (disk_read(slot->fd, slot->path, manifest->body, manifest->header.body_bytes,
 		      slot->base + MANIFEST_HEADER_BYTES, &error)) {
-		refuse_unreadable(found, error.code);
+		refuse_unreadable(slot, error.code);
 		return 0;
 	}
 	rc = manifest_decode_body(manifest, unit, &why);
@@ -196,19 +194,19 @@ static int read_body(const struct slot *slot, uint32_t unit, struct found_slot *
 		return rc;
 	found->whole = !rc;
 	if (why)
-		refuse_slot(found, why);
+		refuse_slot(slot, why);
 	return 0;
 }
 
 /* Reads the slots with manifest number `generation`; *slot is the first that is whole, or none. */
-static int find_generation(const struct slots *slots, uint64_t generation, uint32_t unit,
+static int find_generation(struct slots *slots, uint64_t generation, uint32_t unit,
 			   struct found_slot *found, unsigned *slot)
 {
 	int rc = 0;
 
 	*slot = MANIFEST_SLOT_COUNT;
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++) {
-		if (!found[i].headed || found[i].generation != generation)
+		if (!found[i].headed || slots->slot[i].generation != generation)
 			continue;
 		rc = read_body(&slots->slot[i], unit, &found[i]);
 		if (found[i].whole && *slot == MANIFEST_SLOT_COUNT)
@@ -233,14 +231,14 @@ static int last_is_lost(const struct slots *slots, const struct member *first,
 
 	/* What is there of each. */
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && used < sizeof(text); i++) {
-		const char *name = slots->slot[i].owned ? strrchr(slots->slot[i].path, '/') + 1
-							: "slot";
+		const struct slot *slot = &slots->slot[i];
+		const char *name = slot->owned ? strrchr(slot->path, '/') + 1 : "slot";
 
-		snprintf(number, sizeof(number), "number %" PRIu64 "%s", found[i].generation,
-			 found[i].why[0] ? ", " : "");
+		snprintf(number, sizeof(number), "number %" PRIu64 "%s", slot->generation,
+			 slot->why[0] ? ", " : "");
 		used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%s %u: %s%s",
 					 i ? "; " : "", name, i, found[i].headed ? number : "",
-					 found[i].why);
+					 slot->why);
 	}
 	if (older)
 		snprintf(remedy, sizeof(remedy),
@@ -275,8 +273,8 @@ static int find_manifest(struct slots *slots, const struct member *first, bool r
 		/* The highest number below that a header has. */
 		older = 0;
 		for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
-			if (found[i].headed && found[i].generation < label->generation)
-				older = max_u64(older, found[i].generation);
+			if (found[i].headed && slots->slot[i].generation < label->generation)
+				older = max_u64(older, slots->slot[i].generation);
 		if (older && find_generation(slots, older, label->unit, found, slot))
 			return error_no_memory(error, "reading or writing the manifest");
 	}
@@ -301,6 +299,8 @@ int slots_read(struct slots *slots, const struct member *first, bool rollback,
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		const struct manifest_header *header = &found[i].manifest.header;
 
+		slots->slot[i].generation = 0;
+		slots->slot[i].why[0] = '\0';
 		/* A header proves its commit even if the rest is damaged. */
 		read_header(&slots->slot[i], first->label.id, &found[i]);
 		slots->highest = max_u64(slots->highest, header->generation);
@@ -317,8 +317,8 @@ int slots_read(struct slots *slots, const struct member *first, bool rollback,
 		slots->current = slot % MANIFEST_TURN_COUNT;
 		for (unsigned i = slots->current; i < MANIFEST_SLOT_COUNT;
 		     i += MANIFEST_TURN_COUNT) {
-			if (i == slot ||
-			    (found[i].whole && found[i].generation == manifest->header.generation))
+			if (i == slot || (found[i].whole &&
+					  slots->slot[i].generation == manifest->header.generation))
 				continue;
 			slots->damaged = true;
 			log_say(log, NVS_LOG_WARNING,
@@ -326,19 +326,14 @@ int slots_read(struct slots *slots, const struct member *first, bool rollback,
 				", is damaged (%s): the other copy is used, and the next commit "
 				"writes both anew",
 				slots->slot[i].path, slots->slot[i].base,
-				found[i].why[0] ? found[i].why : "it is of another commit");
+				slots->slot[i].why[0] ? slots->slot[i].why
+						      : "it is of another commit");
 		}
 		manifest_check(manifest);
 		slots_check(slots);
 	}
-	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
-		struct slot *kept = &slots->slot[i];
-
-		static_assert(sizeof(kept->why) == sizeof(found->why), "one reason fits the other");
-		kept->generation = found[i].generation;
-		memcpy(kept->why, found[i].why, sizeof(kept->why));
+	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
 		manifest_free(&found[i].manifest);
-	}
 	return rc;
 }
 

@@ -22,40 +22,41 @@
 #include "base/threads/cancel.h"
 #include "topo/sysfs.h"
 
+int path_missing(const char *path, struct nvs_error *error)
+{
+	char parent[sizeof(((struct nvs_path_info *)0)->path)];
+	const char *why = path_stands_for(path);
+	struct stat st;
+
+	if (why)
+		return error_about(error, -ENOENT, "nvme_path", 0, 0, "nvme_path %s %s", path, why);
+	/* Names the part of the path that exists, to show a typing error. */
+	snprintf(parent, sizeof(parent), "%s", path);
+	do {
+		/* dirname cuts its argument or returns a constant string. */
+		const char *up = dirname(parent);
+
+		if (up != parent)
+			strcpy(parent, up);
+	} while (stat(parent, &st) && strcmp(parent, "/") != 0 && strcmp(parent, ".") != 0);
+	return error_cause(
+		error, NVS_CAUSE_OTHER, path,
+		error_about(
+			error, -ENOENT, "nvme_path", 0, 0,
+			path_has_variable(path)
+				? "nvme_path %s does not exist (%s, above it, does): a shell alone "
+				  "replaces the variable in it: write the path out"
+				: "nvme_path %s does not exist (%s, above it, does): is the drive "
+				  "mounted? If it is, create the directory: mkdir -p '%s'",
+			path, parent, path));
+}
+
 static int unreachable(const char *path, int code, struct nvs_error *error)
 {
 	const char *remedy = "";
 
-	if (code == -ENOENT) {
-		char parent[sizeof(((struct nvs_path_info *)0)->path)];
-		const char *why = path_stands_for(path);
-		struct stat st;
-
-		/* Names the part of the path that exists, to show a typing error. */
-		if (why)
-			return error_about(error, -ENOENT, "nvme_path", 0, 0, "nvme_path %s %s",
-					   path, why);
-		snprintf(parent, sizeof(parent), "%s", path);
-		do {
-			/* dirname cuts its argument or returns a constant string. */
-			const char *up = dirname(parent);
-
-			if (up != parent)
-				strcpy(parent, up);
-		} while (stat(parent, &st) && strcmp(parent, "/") != 0 && strcmp(parent, ".") != 0);
-		return error_cause(
-			error, NVS_CAUSE_OTHER, path,
-			error_about(
-				error, -ENOENT, "nvme_path", 0, 0,
-				path_has_variable(path)
-					? "nvme_path %s does not exist (%s, above it, does): a "
-					  "shell alone replaces the variable in it: write the path "
-					  "out"
-					: "nvme_path %s does not exist (%s, above it, does): is "
-					  "the drive mounted? If it is, create the directory: "
-					  "mkdir -p '%s'",
-				path, parent, path));
-	}
+	if (code == -ENOENT)
+		return path_missing(path, error);
 	if (code == -EACCES || code == -EPERM)
 		remedy = "; it must be readable and writable by the user that runs nvswap";
 	else if (code == -EROFS)

@@ -61,6 +61,9 @@ int dio_open(int fd, int flags);
 /* The magic number of its file system, of linux/magic.h; 0: unknown. */
 uint32_t magic_of(int fd);
 
+/* The error of a path that does not exist, -ENOENT: what it may stand for, or what of it exists. */
+int path_missing(const char *path, struct nvs_error *error);
+
 #define DEVICES_MAX 16
 /*
  * Stores the names of the whole drives below the file system or block device of `fd`, through

@@ -15,15 +15,6 @@
 #include "store/inspect/internal.h"
 #include "store/member/internal.h"
 
-static int unlink_file(const struct member *member, const char *name, struct nvs_error *error)
-{
-	assert(member_is_file_name(name));
-	if (!unlinkat(member->directory_fd, name, 0) || errno == ENOENT)
-		return 0;
-	return error_set(error, -errno, "cannot remove %s/%s: %s", member->directory, name,
-			 nvs_strerror(-errno));
-}
-
 static int remove_files(const struct member *member, struct nvs_error *error)
 {
 	int rc = 0;
@@ -40,14 +31,14 @@ static int remove_files(const struct member *member, struct nvs_error *error)
 	}
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++)
 		if (empty[i])
-			rc = unlink_file(member, names[i], error);
+			rc = member_unlink(member, names[i], error);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++)
 		if (there[i] && !empty[i])
-			rc = unlink_file(member, names[i], error);
+			rc = member_unlink(member, names[i], error);
 
 	/* Data that was missing is not this store's any more. */
 	if (!rc && member->fd >= 0)
-		rc = unlink_file(member, "data", error);
+		rc = member_unlink(member, "data", error);
 	/* Other files, and other stores, keep the directories. */
 	if (!rc) {
 		unlinkat(member->nvswap_fd, strrchr(member->directory, '/') + 1, AT_REMOVEDIR);

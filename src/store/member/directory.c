@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/text.h"
+#include "base/files.h"
 #include "store/member/internal.h"
 
 /* A closing owner unlinks the names; start over each time that happens meanwhile. */
@@ -24,34 +24,17 @@
 static int open_parent(struct member *member, const char *path, struct nvs_error *error)
 {
 	member->parent_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	/* A commit looks for what a later run would find, whatever the working directory is then. */
 	if (member->parent_fd >= 0) {
-		char *from;
-		int rc;
-
-		/* A commit looks for what a later run would find, whatever the working directory is
-		 * by then. */
-		if (path[0] == '/')
-			return member_compose(&member->parent, error, "%s", path);
-		from = getcwd(NULL, 0);
-		if (!from)
-			return member_cannot(error, "learn the working directory for", path,
-					     -errno);
-		rc = member_compose(&member->parent, error, "%s/%s", from, path);
-		free(from);
-		return rc;
+		free(member->parent);
+		member->parent = absolute_path(path);
+		if (member->parent && *member->parent == '/')
+			return 0;
+		return member_cannot(error, "learn the working directory for", path, -errno);
 	}
 	/* Never created: a path of a drive that is not mounted would lie on the root drive. */
 	if (errno == ENOENT)
-		return error_cause(
-			error, NVS_CAUSE_OTHER, path,
-			error_set(
-				error, -ENOENT,
-				path_has_variable(path)
-					? "nvme_path %s does not exist: a shell alone replaces the "
-					  "variable in it: write the path out"
-					: "nvme_path %s does not exist: is the drive mounted? If "
-					  "it is, create the directory: mkdir -p '%s'",
-				path, path));
+		return path_missing(path, error);
 	if (errno == ENOTDIR)
 		return error_set(
 			error, -ENOTDIR,
@@ -275,25 +258,27 @@ int member_open_in_directory(struct member *members, unsigned index, const char 
 
 /* ---- Removing ---- */
 
-static void unlink_from(const struct member *member, const char *name, const struct nvs_log *log)
+int member_unlink(const struct member *member, const char *name, struct nvs_error *error)
 {
 	assert(member_is_file_name(name));
-	if (unlinkat(member->directory_fd, name, 0) && errno != ENOENT)
-		log_say(log, NVS_LOG_WARNING, "cannot remove %s/%s: %s", member->directory, name,
-			nvs_strerror(-errno));
+	if (!unlinkat(member->directory_fd, name, 0) || errno == ENOENT)
+		return 0;
+	return error_set(error, -errno, "cannot remove %s/%s: %s", member->directory, name,
+			 nvs_strerror(-errno));
 }
 
 void member_unlink_files(struct member *member, const struct nvs_log *log)
 {
+	struct nvs_error error = {.size = sizeof(error)};
 	char name[MANIFEST_NAME];
 
 	assert(member->disposable && member->directory);
-	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
+	for (unsigned i = 0; i <= MANIFEST_SLOT_COUNT; i++) {
 		manifest_name(i, name);
-		unlink_from(member, name, log);
+		/* The data last: manifests without it are a damaged store. */
+		if (member_unlink(member, i < MANIFEST_SLOT_COUNT ? name : "data", &error))
+			log_say(log, NVS_LOG_WARNING, "%s", error.text);
 	}
-	/* Last: manifests without data are a damaged store. */
-	unlink_from(member, "data", log);
 }
 
 /*

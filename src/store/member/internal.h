@@ -74,6 +74,8 @@ int member_open_in_directory(struct member *members, unsigned index, const char 
 			     const char *name, struct nvs_error *error);
 /* Whether the directory has a manifest that is not empty, as member->has_manifests. */
 int member_find_manifests(struct member *member, struct nvs_error *error);
+/* Removes a file of nvswap's, if it is there. */
+int member_unlink(const struct member *member, const char *name, struct nvs_error *error);
 void member_unlink_files(struct member *member, const struct nvs_log *log);
 /*
  * Removes the directory `name` (NULL: none) and `nvswap` above it, as far as they are empty. The
