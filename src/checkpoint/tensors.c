@@ -298,6 +298,7 @@ int nvs_checkpoint_export(struct nvs_engine *engine, const struct nvs_checkpoint
 	writing.plan.entries = calloc(n + chosen.nstorages + 1, sizeof(struct entry));
 	if (!pairs || !writing.plan.entries)
 		rc = error_set(error, -ENOMEM, "no memory for the names of %zu tensors", n);
+	assert(rc || pairs);
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = plan_item(&writing.plan, engine, items, i, &pairs[i], error);
 	if (!rc)

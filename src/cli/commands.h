@@ -79,7 +79,7 @@ bool stop_follow(const atomic_int *requested, int parent_pid);
 int stop_signal(void);
 
 /*
- * ---- progress.c ----
+ * ---- output.c: progress ----
  *
  * The line of progress: a phase's bar, rates and time left, on standard error if that is a
  * terminal. The process of a job stores its progress in shared memory, and its parent draws it.

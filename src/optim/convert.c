@@ -76,22 +76,6 @@ static int convert_part(struct conversion *conversion, size_t tile, unsigned par
 	return rc ? rc : batch_swap_out(from->engine, &converted, 1, error);
 }
 
-static int convert_tiles(struct conversion *conversion, struct nvs_error *error)
-{
-	struct nvs_optimizer *from = conversion->from;
-	int rc = 0;
-
-	for (size_t tile = 0; tile < from->ntiles && !rc; tile++) {
-		/* Reads ahead if there is room. */
-		if (tile + 1 < from->noffloaded)
-			batch_prefetch(from->engine, &from->tiles[tile + 1].parts[moments[0]],
-				       COUNT_OF(moments), NULL);
-		for (unsigned i = 0; i < COUNT_OF(moments) && !rc; i++)
-			rc = convert_part(conversion, tile, moments[i], error);
-	}
-	return rc;
-}
-
 /* The new tensors take the places of the old ones, whose bytes stay until the commit. */
 static int replace_tensors(struct conversion *conversion, struct nvs_error *error)
 {
@@ -150,8 +134,15 @@ static int convert(struct nvs_optimizer *optimizer, enum nvs_optimizer_state sta
 			rc = error_set(error, -ENOMEM, "out of memory for %zu tiles", to->ntiles);
 		if (!rc)
 			rc = register_converted(to, moments, COUNT_OF(moments), error);
-		if (!rc)
-			rc = convert_tiles(&conversion, error);
+		for (size_t tile = 0; tile < to->ntiles && !rc; tile++) {
+			/* Reads ahead if there is room. */
+			if (tile + 1 < optimizer->noffloaded)
+				batch_prefetch(optimizer->engine,
+					       &optimizer->tiles[tile + 1].parts[moments[0]],
+					       COUNT_OF(moments), NULL);
+			for (unsigned i = 0; i < COUNT_OF(moments) && !rc; i++)
+				rc = convert_part(&conversion, tile, moments[i], error);
+		}
 		if (!rc)
 			rc = replace_tensors(&conversion, error);
 		if (!rc)

@@ -93,6 +93,7 @@ static int check_fits(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	for (size_t i = 1; i < optimizer->ntiles; i++)
 		tile = max_u64(tile, tile_extent(optimizer, i));
 	nvs_engine_get_stats(optimizer->engine, &stats);
+	assert(tile);
 	room = stats.pool.bytes / tile;
 	/* A cache for all elements holds all tiles, padding included. */
 	if (optimizer->config.optimizer_max_in_cpu >= offloaded &&

@@ -34,7 +34,7 @@ static int register_some(struct nvs_optimizer *optimizer, const struct tensor_ki
 			 size_t first, size_t end, struct nvs_error *error)
 {
 	size_t n = end - first;
-	struct nvs_tensor *tensors[REGISTERED_AT_ONCE];
+	struct nvs_tensor *tensors[REGISTERED_AT_ONCE] = {NULL};
 	struct nvs_tensor_spec *specs = calloc(n, sizeof(*specs));
 	char(*names)[NVS_NAME_MAX + 1] = calloc(n, sizeof(*names));
 	int rc = -ENOMEM;

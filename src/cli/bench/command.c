@@ -239,7 +239,8 @@ static int prepare_plan(struct bench *bench)
 	return rc == -EDESTADDRREQ ? STATUS_USAGE : STATUS_FAILED;
 }
 
-int bench_run_plan(struct bench_plan *plan)
+/* Prepares its jobs, runs them and reports; frees the plan. Returns the exit status. */
+static int run_plan(struct bench_plan *plan)
 {
 	static struct bench bench;
 	struct bench_report report = {.plan = &bench.plan, .results = bench.results};
@@ -284,7 +285,7 @@ int cmd_bench(int argc, char **argv)
 
 	if (status)
 		return status == OPTIONS_HELP ? options_help(&bench_command) : STATUS_USAGE;
-	return bench_run_plan(&plan);
+	return run_plan(&plan);
 }
 
 /* ---- nvswap replay ---- */
@@ -389,5 +390,5 @@ int cmd_replay(int argc, char **argv)
 	plan.jobs->options = plan.run;
 	plan.jobs->given = plan.given;
 	strcpy(plan.jobs->name, replay_command.name);
-	return bench_run_plan(&plan);
+	return run_plan(&plan);
 }

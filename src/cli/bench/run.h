@@ -9,9 +9,6 @@
 #include "base/json/write.h"
 #include "cli/jobs/jobs.h"
 
-/* Prepares the jobs of a plan, runs them and reports; frees the plan. Returns the exit status. */
-int bench_run_plan(struct bench_plan *plan);
-
 /*
  * Checks that the file systems have the space that each stage of prepared jobs needs. -ENOSPC with
  * the path and what to do in *error, and the job's index; errno of nvs_path_get_info.

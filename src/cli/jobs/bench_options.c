@@ -39,9 +39,9 @@ static const struct option_gone rw_elsewhere[] = {{"read", ONLY_FIO},
 						  {"restore", CHECKPOINTS},
 						  {NULL, NULL}};
 
-const char *const bench_format_names[] = {
+static const char *const format_names[] = {
 	[FORMAT_NORMAL] = "normal", [FORMAT_JSON] = "json", [FORMAT_JSON_PLUS] = "json+", NULL};
-const char *const bench_eta_names[] = {
+static const char *const eta_names[] = {
 	[ETA_AUTO] = "auto", [ETA_ALWAYS] = "always", [ETA_NEVER] = "never", NULL};
 /* Lists of names, for aliases and exclusions. */
 #define NAMES(...)                                                                                 \
@@ -162,10 +162,9 @@ static const struct option_spec option_specs[] = {
 	{"status-interval", "TIME", OPTION_DURATION, FIELD(status_interval_ms), .min = 1,
 	 .max = TIME_MAX, .scope = OPTION_OF_RUN,
 	 .help = "report the figures so far at this interval"},
-	{"eta", "WHEN", OPTION_CHOICE, FIELD(eta), .choices = bench_eta_names,
-	 .scope = OPTION_OF_RUN,
+	{"eta", "WHEN", OPTION_CHOICE, FIELD(eta), .choices = eta_names, .scope = OPTION_OF_RUN,
 	 .help = "show the line of progress; auto (the default): on a terminal"},
-	{"output-format", "FORMAT", OPTION_CHOICES, FIELD(formats), .choices = bench_format_names,
+	{"output-format", "FORMAT", OPTION_CHOICES, FIELD(formats), .choices = format_names,
 	 .scope = OPTION_OF_RUN,
 	 .help = "normal, text (the default), json with fio's fields, or json+ with "
 		 "latency histograms too. Several, separated by commas, follow one another. Beside "

@@ -86,9 +86,6 @@ extern const struct command_spec bench_command, replay_command;
 /* Of enum bench_rw, also of RW_REPLAY. */
 const char *bench_rw_name(unsigned rw);
 
-/* Values of options of both commands, ended by NULL. */
-extern const char *const bench_format_names[], *const bench_eta_names[];
-
 /*
  * A job's options begin as the defaults. After they are set, settle fills in those that depend on
  * others, and prints the reason and returns -EINVAL if options conflict, or if one of `own` has no

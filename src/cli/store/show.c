@@ -88,8 +88,9 @@ static void put_rest(struct json_writer *json, const struct nvs_store_info *info
 	free(note);
 }
 
-void store_info_json(struct json_writer *json, const struct nvs_store_place *place,
-		     const struct nvs_store_info *info)
+/* Opens an object with what describes a store. */
+static void store_info_json(struct json_writer *json, const struct nvs_store_place *place,
+			    const struct nvs_store_info *info)
 {
 	json_open_object(json, NULL);
 	put_summary(json, place, info);

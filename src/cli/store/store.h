@@ -86,8 +86,5 @@ int store_convert(struct store_job *job);
 
 /* Opens an object with path, rank and kind of a store. */
 void store_open_json(struct json_writer *json, const struct nvs_store_place *place);
-/* Opens an object with what describes a store. */
-void store_info_json(struct json_writer *json, const struct nvs_store_place *place,
-		     const struct nvs_store_info *info);
 
 #endif

@@ -15,7 +15,7 @@
 
 const char *const tune_objectives[] = {
 	[TUNE_SWAP] = "swap", [TUNE_READ] = "read", [TUNE_WRITE] = "write", NULL};
-const char *const tune_fates[] = {
+static const char *const fates[] = {
 	[TUNE_DROPPED] = "dropped", [TUNE_SLOWER] = "slower", [TUNE_TIE] = "tie",
 	[TUNE_OVER] = "over",	    [TUNE_CHOSEN] = "chosen",
 };
@@ -60,7 +60,7 @@ static void put_trials(struct json_writer *json, const struct tuning *tuning)
 		json_text(json, "objective", tune_objectives[tuning->rules.objective]);
 		json_text(json, "ioengine", nvs_ioengine_name(trial->point.ioengine));
 		put_settings(json, &trial->point);
-		json_text(json, "fate", tune_fates[trial->fate]);
+		json_text(json, "fate", fates[trial->fate]);
 		json_bool(json, "finalist", trial->finalist);
 		json_count(json, "rounds", trial->rounds);
 		json_real(json, "bytes_per_s", trial->mean);
@@ -185,7 +185,7 @@ static void print_trial(FILE *file, const struct tune_trial *trial)
 		point->single_submit ? "yes" : "no", point->overlap_events ? "yes" : "no",
 		trial->mean / 1e9, trial->half_width / 1e9, time_text(trial->p50_ns, p50),
 		time_text(trial->p99_ns, p99), trial->cpu_ms_per_gib, trial->rounds, ratio,
-		tune_fates[trial->fate]);
+		fates[trial->fate]);
 }
 
 void tune_table(FILE *file, const struct tuning *tuning)

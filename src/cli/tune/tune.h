@@ -73,7 +73,7 @@ struct tuning {
 extern const struct command_spec tune_command;
 /* Like options_parse, starting from the defaults. */
 int tune_options_parse(struct tune_options *options, int argc, char **argv);
-extern const char *const tune_objectives[], *const tune_fates[];
+extern const char *const tune_objectives[];
 
 /* ---- The drive ---- */
 

@@ -43,9 +43,6 @@ void tasks_end(struct pass *pass);
 size_t mirrored(const struct pass *pass, size_t i);
 /* The last tiles of this walk are the first of the next. */
 bool stays(const struct pass *pass, size_t tile);
-bool is_offloaded(const struct pass *pass, size_t tile);
-/* The added gradients that the pass needs for a tile, or NULL. */
-struct gradient_tile *tile_gradients(const struct pass *pass, size_t tile);
 /* Pins what the tile needs and starts to read it; waits for room. */
 int tile_fetch(struct pass *pass, size_t i, struct nvs_error *error);
 /* Waits until a fetched tile has landed. */

@@ -23,7 +23,8 @@ bool stays(const struct pass *pass, size_t tile)
 	return mirrored(pass, tile) + optimizer->ncached >= optimizer->noffloaded;
 }
 
-struct gradient_tile *tile_gradients(const struct pass *pass, size_t tile)
+/* The added gradients that the pass needs for a tile, or NULL. */
+static struct gradient_tile *tile_gradients(const struct pass *pass, size_t tile)
 {
 	struct nvs_optimizer *optimizer = pass->optimizer;
 	struct gradient_tile *gradients =
@@ -33,7 +34,7 @@ struct gradient_tile *tile_gradients(const struct pass *pass, size_t tile)
 	return pass->kind->gradients && gradients->valid ? gradients : NULL;
 }
 
-bool is_offloaded(const struct pass *pass, size_t tile)
+static bool is_offloaded(const struct pass *pass, size_t tile)
 {
 	return tile < pass->optimizer->noffloaded;
 }

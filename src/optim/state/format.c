@@ -260,7 +260,7 @@ void state_clear(const struct nvs_optimizer *optimizer, size_t tile, uint64_t fr
 	size_t moment = n * moment_size(run.moments);
 	size_t scales = scales_count(run.moments, n) * sizeof(float);
 
-	assert(n && from + n <= optimizer->tile_numel);
+	assert(n && from + n <= optimizer->tile_numel && run.master && run.exp_avg);
 	memset(run.master, 0, n * master_size(run.split));
 	memset(run.exp_avg, 0, moment);
 	if (initial != 0)

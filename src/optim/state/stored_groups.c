@@ -21,31 +21,14 @@ int register_bytes(struct nvs_engine *engine, const char *name, uint64_t nbytes,
 	return batch_register(engine, &spec, 1, tensor, error);
 }
 
-/* *bytes may be set after an error, since a drive that hangs may still write to it. */
-static int read_table(struct nvs_engine *engine, uint64_t nbytes, uint8_t **bytes,
-		      struct nvs_error *error)
-{
-	struct nvs_tensor *tensor = NULL;
-	void *data;
-	int rc = register_bytes(engine, GROUPS_TENSOR, nbytes, &tensor, error);
-
-	if (rc)
-		return rc;
-	data = malloc(nbytes);
-	if (!data)
-		return error_set(error, -ENOMEM, "no memory for the groups of the kept store");
-	*bytes = data;
-	rc = batch_swap_in_to(engine, &tensor, &data, 1, error);
-	return rc ? rc : batch_wait(engine, &tensor, 1, 0, -1, error);
-}
-
 int stored_groups(const struct nvs_config *config, struct nvs_aio *aio,
 		  const struct engine_ops *ops, void *ops_arg, struct group_table *table,
 		  struct nvs_error *error)
 {
 	struct nvs_config own = *config;
 	struct nvs_engine *engine = NULL;
-	uint8_t *bytes = NULL;
+	struct nvs_tensor *tensor = NULL;
+	void *bytes = NULL;
 	uint64_t nbytes = 0;
 	int rc;
 
@@ -70,7 +53,13 @@ int stored_groups(const struct nvs_config *config, struct nvs_aio *aio,
 			       "the kept store has no table of an optimizer's groups: name them, "
 			       "which also adds it with the next commit");
 	if (!rc)
-		rc = read_table(engine, nbytes, &bytes, error);
+		rc = register_bytes(engine, GROUPS_TENSOR, nbytes, &tensor, error);
+	if (!rc && !(bytes = malloc(nbytes)))
+		rc = error_set(error, -ENOMEM, "no memory for the groups of the kept store");
+	if (!rc)
+		rc = batch_swap_in_to(engine, &tensor, &bytes, 1, error);
+	if (!rc)
+		rc = batch_wait(engine, &tensor, 1, 0, -1, error);
 	if (!rc) {
 		struct nvs_error why = {.size = sizeof(why)};
 

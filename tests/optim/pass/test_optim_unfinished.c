@@ -7,8 +7,8 @@
 
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,13 +36,15 @@ static const struct way {
 #define LOST_STEP 2 /* the one that is interrupted */
 #define SCALE	  16
 
-/* What happens when the first weights of a step are final, so that the step has begun. */
+enum { GO_ON, FAIL_WRITES, KILL };
+
+/* What happens when the first weights of a step are final, so that the step has begun. The lock keeps
+ * the other threads from finishing their tiles meanwhile. */
 static struct {
 	struct sim *sim;
-	atomic_int then;
-} interruption;
-
-enum { GO_ON, FAIL_WRITES, KILL };
+	pthread_mutex_t lock;
+	int then;
+} interruption = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void interrupt_step(void *arg, size_t group, uint64_t offset, uint64_t numel,
 			   enum nvs_dtype dtype, const void *data)
@@ -53,13 +55,16 @@ static void interrupt_step(void *arg, size_t group, uint64_t offset, uint64_t nu
 	(void)numel;
 	(void)dtype;
 	(void)data;
-	switch (atomic_exchange(&interruption.then, GO_ON)) {
+	pthread_mutex_lock(&interruption.lock);
+	switch (interruption.then) {
 	case FAIL_WRITES:
 		sim_fail(interruption.sim, NVS_WRITE, 1, EIO, SIM_ALWAYS);
 		break;
 	case KILL:
 		kill(getpid(), SIGKILL);
 	}
+	interruption.then = GO_ON;
+	pthread_mutex_unlock(&interruption.lock);
 }
 
 static void begin(const struct way *way)
