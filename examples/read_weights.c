@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads the tensors of a model where they lie, one after another through the pool, and prints the sum of
- * the bytes of each. Those that come next are read while one is summed.
+ * Reads the tensors of a model where they lie, one after another through the pool, and prints the
+ * sum of the bytes of each. Those that come next are read while one is summed.
  *
  * read_weights MODEL      a .safetensors file, an index of several, or a folder of Hugging Face
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counts what an input allocates: the linker redirects the fuzzer's calls of the target to here (--wrap).
- * Under a sanitizer its hooks count, otherwise an allocator in front of libc's.
+ * Counts what an input allocates: the linker redirects the fuzzer's calls of the target to here
+ * (--wrap). Under a sanitizer its hooks count, otherwise an allocator in front of libc's.
  */
 #include "allocations.h"
 

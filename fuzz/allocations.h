@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A target states what an input may take of memory; allocations.c counts it and aborts beyond that. */
+/*
+ * A target states what an input may take of memory; allocations.c counts it and aborts beyond that.
+ */
 #ifndef FUZZ_ALLOCATIONS_H
 #define FUZZ_ALLOCATIONS_H
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Behind its first byte, which says how many tensors the model has, the input is a file of checksums. What
- * is accepted has a checksum of each tensor with bytes, and is the same when it is written anew.
+ * Behind its first byte, which says how many tensors the model has, the input is a file of
+ * checksums. What is accepted has a checksum of each tensor with bytes, and is the same when it is
+ * written anew.
  */
 #include <assert.h>
 #include <errno.h>

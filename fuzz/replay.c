@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gives a fuzz target each file that is named, in order and once: its seeds, or inputs that the fuzzer
- * found. Needs no fuzzer, so that any compiler and any sanitizer will do.
+ * Gives a fuzz target each file that is named, in order and once: its seeds, or inputs that the
+ * fuzzer found. Needs no fuzzer, so that any compiler and any sanitizer will do.
  */
 #include <stdint.h>
 #include <stdio.h>

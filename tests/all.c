@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The program that holds all tests but those that replace a function for the whole program. It is
- * called by the name of a test (build/tests/pool/test_pool links to it), or gets that name as its first
- * argument. The Makefile lists the names in groups.h, and renames main() of a test that has one to
- * main_of_NAME.
+ * called by the name of a test (build/tests/pool/test_pool links to it), or gets that name as its
+ * first argument. The Makefile lists the names in groups.h, and renames main() of a test that has
+ * one to main_of_NAME.
  */
 #include <libgen.h>
 #include <stdio.h>

@@ -65,19 +65,19 @@ struct nvs_checkpoint_tensor {
  * those that `path`.index.json names; of a folder as Hugging Face's tools make it, the file or the
  * index of a model or an adapter. Also reads a .safetensors header alone, as JSON without data,
  * and a file of torch.save (1.6 or later). Files may be damaged or hostile: every value is checked
- * before it is used. Headers are taken as the format's own reader takes them: keys that mean nothing to
- * it are skipped, and a tensor whose name has no bytes, more than NVS_NAME_MAX or a NUL is not listed. An
- * index names files in its own directory only; symbolic links are followed.
+ * before it is used. Headers are taken as the format's own reader takes them: keys that mean
+ * nothing to it are skipped, and a tensor whose name has no bytes, more than NVS_NAME_MAX or a NUL
+ * is not listed. An index names files in its own directory only; symbolic links are followed.
  * In a file of torch.save a tensor's name is its path through dictionaries and lists, with dots
- * between ("module.layers.0.weight"), or "tensor" if it was saved alone; other values are skipped. A
- * tensor below a key that is no text in UTF-8 is refused.
+ * between ("module.layers.0.weight"), or "tensor" if it was saved alone; other values are skipped.
+ * A tensor below a key that is no text in UTF-8 is refused.
  * Tensors may share storages. One that is not contiguous, whose elements nvswap has no type for, or
  * that is sparse, quantized, nested, of a subclass or on the meta device is not listed; importing
  * it fails with the reason. Nothing of the file is executed: it may name what torch.load reads with
  * weights_only=True (sets, bytes, complex numbers and Counters are values too), and the loss
  * scalers and ZeRO stages of DeepSpeed's files, and nothing else. Opening takes at most 80 bytes of
- * memory for each byte of headers and an index, and 256 for each of a pickle and its directory, beside
- * 512 KiB: a tensor that lists hold many times is refused.
+ * memory for each byte of headers and an index, and 256 for each of a pickle and its directory,
+ * beside 512 KiB: a tensor that lists hold many times is refused.
  * Errors:
  * -EINVAL   an argument is NULL, or a header is wrong: the error has file, tensor and reason
  * -ENODATA  a file was truncated while it was read
@@ -175,8 +175,8 @@ NVS_API int nvs_checkpoint_export(struct nvs_engine *engine,
  * dirty.
  * Errors:
  * -EINVAL   an argument is NULL; a size is not set, or differs; the checkpoint has no data
- * -ENOENT   the checkpoint has no tensor of that name, or one that nvs_checkpoint_open does not list;
- *           nothing was read
+ * -ENOENT   the checkpoint has no tensor of that name, or one that nvs_checkpoint_open does not
+ *           list; nothing was read
  * -ESTALE   it has another dtype, number of elements, or shape, where that of the item, or else of
  *           the tensor, has two dimensions or more; or a file was replaced or written to since
  *           the checkpoint was opened: open it again. Nothing was read
@@ -194,10 +194,10 @@ NVS_API int nvs_checkpoint_import(struct nvs_engine *engine,
 
 /*
  * Export and import the state of an optimizer: of each group G, fp32 tensors "G.fp32" (the master
- * weights) and those of the rule's states, of Adam "G.exp_avg" and "G.exp_avg_sq" (enum nvs_rule has
- * the names), and the number of steps "step": in a .safetensors file a U64 tensor of one element; in
- * a file of torch.save a number of the dictionary, where importing takes a tensor of one element of
- * F32, I64 or U64 too. All parts of a tile are read or written once.
+ * weights) and those of the rule's states, of Adam "G.exp_avg" and "G.exp_avg_sq" (enum nvs_rule
+ * has the names), and the number of steps "step": in a .safetensors file a U64 tensor of one
+ * element; in a file of torch.save a number of the dictionary, where importing takes a tensor of
+ * one element of F32, I64 or U64 too. All parts of a tile are read or written once.
  * `names` has a name for each part of each group, in this order: those of the tensors in the
  * checkpoint. A part whose name is NULL becomes 0. The number of steps is not read
  * then: set it by nvs_optimizer_set_step before the next step. NULL: the names that
@@ -322,8 +322,8 @@ NVS_API int nvs_checkpoint_export_universal(struct nvs_optimizer *optimizer,
  * Errors: those of nvs_checkpoint_export_universal for `params`, and
  * -ENOENT   `path` has no such directory, or not this parameter
  * -ESTALE   it has another type or number of elements, or another shape, where both have two
- *           dimensions or more, and nothing was read; or a file was replaced or written to since the
- *           call had read its header, and tiles may be imported
+ *           dimensions or more, and nothing was read; or a file was replaced or written to since
+ *           the call had read its header, and tiles may be imported
  * -EINVAL   a file is damaged: the error has file and reason
  * -EBADMSG  a parameter's bytes, or those of the storage that it is a part of, do not have the
  *           CRC-32 that its file has of them, which is compared if the whole parameter is read;

@@ -53,7 +53,9 @@ enum nvs_ioengine {
 
 enum nvs_device { NVS_DEVICE_NONE, NVS_DEVICE_CPU, NVS_DEVICE_NVME };
 
-/* The format of an optimizer's state, nvswap.optimizer_state. docs/state-formats.md has the bits. */
+/*
+ * The format of an optimizer's state, nvswap.optimizer_state. docs/state-formats.md has the bits.
+ */
 enum nvs_optimizer_state {
 	NVS_STATE_FP32,	 /* "fp32": master weights, exp_avg and exp_avg_sq in float32; the others
 			    are of Adam alone */
@@ -130,8 +132,8 @@ NVS_API void nvs_config_close(struct nvs_config *config);
  * Errors:
  * -EINVAL  not JSON; a duplicate, a wrong type, a number that is negative, fractional or out of
  *          range; an unknown key in "aio", "nvswap" or an offload block; with "strict" a block in
- *          the wrong place; two names of one setting with different values. The error has line, key,
- *          value and allowed range. Or an argument is NULL
+ *          the wrong place; two names of one setting with different values. The error has line,
+ *          key, value and allowed range. Or an argument is NULL
  * -EFBIG   the file exceeds 64 MiB, or nests more than 512 levels
  * -ENOMEM
  * Others   those of opening and reading the file, such as -ENOENT
@@ -195,8 +197,8 @@ NVS_API int nvs_config_get(const struct nvs_config *config, const char *key, cha
  * Reads a setting that is a number: a whole one, true (1) or false (0), or a value of enum
  * nvs_ioengine, nvs_device or nvs_optimizer_state.
  * Errors:
- * -EINVAL  an argument is NULL; there is no such key, or it has no effect in nvswap; or its value is
- *          of another type
+ * -EINVAL  an argument is NULL; there is no such key, or it has no effect in nvswap; or its value
+ *          is of another type
  */
 NVS_API int nvs_config_get_number(const struct nvs_config *config, const char *key,
 				  uint64_t *number, struct nvs_error *error);
@@ -204,8 +206,8 @@ NVS_API int nvs_config_get_number(const struct nvs_config *config, const char *k
  * Reads a setting that is any number, such as "gradient_clipping" or "aio.block_size", or one of a
  * list by its index, "optimizer.params.betas.1".
  * Errors:
- * -EINVAL  an argument is NULL; there is no such key, or it has no effect in nvswap; or its value is
- *          of another type
+ * -EINVAL  an argument is NULL; there is no such key, or it has no effect in nvswap; or its value
+ *          is of another type
  */
 NVS_API int nvs_config_get_real(const struct nvs_config *config, const char *key, double *number,
 				struct nvs_error *error);

@@ -22,8 +22,9 @@ extern "C" {
 #endif
 
 /*
- * Elements of C64 and of those behind it are moved and not computed with. Those of F6 and F4 are packed,
- * an element without a byte of its own: nvs_checkpoint_import has them as bytes, of a tensor of U8.
+ * Elements of C64 and of those behind it are moved and not computed with. Those of F6 and F4 are
+ * packed, an element without a byte of its own: nvs_checkpoint_import has them as bytes, of a
+ * tensor of U8.
  */
 enum nvs_dtype {
 	NVS_F64,

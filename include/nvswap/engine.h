@@ -106,9 +106,9 @@ struct nvs_engine;
  *               are of an earlier commit than a manifest proves: the error has what is there.
  *               "nvswap": {"rollback": true} goes back to the commit before, if only the last one
  *               is lost
- * -EILSEQ       the kept store has a name that is not UTF-8, which an earlier version took: the error
- *               has it. `read_only` opens the store, to read the tensor or export it under another
- *               name, as "nvswap store export" does
+ * -EILSEQ       the kept store has a name that is not UTF-8, which an earlier version took: the
+ *               error has it. `read_only` opens the store, to read the tensor or export it under
+ *               another name, as "nvswap store export" does
  * -EACCES       the caller may not open or create the store's files
  * -EIO          the store's files cannot be read; other errors of open(2) and pread(2) alike
  */
@@ -135,49 +135,51 @@ NVS_API int nvs_engine_open_on(struct nvs_engine **engine, struct nvs_aio *aio,
 			       struct nvs_error *error);
 struct nvs_files_options {
 	size_t size; /* of this structure in bytes; the caller sets it, see nvs_error */
-	/* an aio to share, as with nvs_engine_open_on, which must outlive the engine; NULL: the engine
-	 * opens one of its own */
+	/* an aio to share, as with nvs_engine_open_on, which must outlive the engine; NULL: the
+	 * engine opens one of its own */
 	struct nvs_aio *aio;
-	/* the directory of the files' checksums; NULL: they lie beside the files; "": none are read */
+	/*
+	 * the directory of the files' checksums; NULL: they lie beside the files; "": none are read
+	 */
 	const char *checksums;
 };
 
 /*
  * Opens an engine whose tensors are those of .safetensors files, read where they lie: nothing is
- * copied, written or locked. A path is that of a file, of an index of several (".index.json"), or of a
- * folder that has model.safetensors, or that of an adapter or of a part of a diffusion model, or its
- * index; the files may be on several drives. The tensors have the names, element types and shapes of
- * the headers (nvs_tensor_find, nvs_engine_get_stored) and are as registered. The pool and its
- * budgets are those of the configuration's block offload_param, whose device and nvme_path mean
- * nothing here, nor do `keep`, `read_only`, `rank` and `scrub`. `options` may be NULL.
+ * copied, written or locked. A path is that of a file, of an index of several (".index.json"), or
+ * of a folder that has model.safetensors, or that of an adapter or of a part of a diffusion model,
+ * or its index; the files may be on several drives. The tensors have the names, element types and
+ * shapes of the headers (nvs_tensor_find, nvs_engine_get_stored) and are as registered. The pool
+ * and its budgets are those of the configuration's block offload_param, whose device and nvme_path
+ * mean nothing here, nor do `keep`, `read_only`, `rank` and `scrub`. `options` may be NULL.
  *
  * All calls that read tensors or read them ahead work as in any engine: nvs_tensor_swap_in,
- * nvs_tensor_prefetch, steps and their plan, nvs_tensor_read of some rows. A tensor is read by direct
- * I/O into the pool with the rest of the units that it begins and ends in, so nvs_tensor_data has the
- * alignment of its place in the file, as a rule 8 bytes. Tensors below 32 KiB that lie together are
- * read together. Without direct I/O, as on tmpfs, the page cache is read. Calls that would write,
- * register anew, rename, forget or commit are -EROFS.
+ * nvs_tensor_prefetch, steps and their plan, nvs_tensor_read of some rows. A tensor is read by
+ * direct I/O into the pool with the rest of the units that it begins and ends in, so
+ * nvs_tensor_data has the alignment of its place in the file, as a rule 8 bytes. Tensors below 32
+ * KiB that lie together are read together. Without direct I/O, as on tmpfs, the page cache is read.
+ * Calls that would write, register anew, rename, forget or commit are -EROFS.
  *
- * The files may be on a file system that is mounted read-only, and paths may be symbolic links, as in
- * the cache of the Hugging Face hub. Each read is of the file as it was when the engine was opened: if
- * its size or time of change differs after the read, or its path leads to another file or to none, the
- * read fails with -ESTALE, and the error names the file. So no tensor has bytes of two versions, and
- * none is read of a model that is no longer there, though a file that was replaced or removed could
- * still be read. Tensors in the pool stay as they were read. A program that writes to a file and then
- * sets its time of change back is not noticed.
+ * The files may be on a file system that is mounted read-only, and paths may be symbolic links, as
+ * in the cache of the Hugging Face hub. Each read is of the file as it was when the engine was
+ * opened: if its size or time of change differs after the read, or its path leads to another file
+ * or to none, the read fails with -ESTALE, and the error names the file. So no tensor has bytes of
+ * two versions, and none is read of a model that is no longer there, though a file that was
+ * replaced or removed could still be read. Tensors in the pool stay as they were read. A program
+ * that writes to a file and then sets its time of change back is not noticed.
  *
  * With "nvswap": {"verify": true} each whole tensor that is read is compared with its checksum, and
- * another one is -EBADMSG. The checksums of FILE are in FILE.checksums, which "nvswap store checksum"
- * writes. A tensor that has none there, and rows (nvs_tensor_register_rows), get the checksum of what
- * their first read returns, with which later ones are compared.
+ * another one is -EBADMSG. The checksums of FILE are in FILE.checksums, which "nvswap store
+ * checksum" writes. A tensor that has none there, and rows (nvs_tensor_register_rows), get the
+ * checksum of what their first read returns, with which later ones are compared.
  * Errors:
- * -EINVAL   an argument is NULL or n is 0; a header, an index or a file of checksums is wrong; a tensor
- *           is in two files; the configuration has another value for a setting of the aio than
- *           that was opened with
+ * -EINVAL   an argument is NULL or n is 0; a header, an index or a file of checksums is wrong; a
+ *           tensor is in two files; the configuration has another value for a setting of the aio
+ *           than that was opened with
  * -E2BIG    fields of a later version are set in the options
  * -ENOENT   a file does not exist, or a folder has none of the names above
- * -ESTALE   a file was replaced or written to while the engine was opened; or its checksums are those of
- *           a file of another length or of other tensors
+ * -ESTALE   a file was replaced or written to while the engine was opened; or its checksums are
+ *           those of a file of another length or of other tensors
  * -ENODATA  a file was truncated while its header was read
  * -EMFILE   the limit on open files is reached: there are two for each file of the model
  * -EFBIG    the files have more than 2^63 bytes together
@@ -225,12 +227,12 @@ struct nvs_stored_tensor {
 };
 
 /*
- * Lists the tensors that a kept store, or the files of nvs_engine_open_files, held when the engine was
- * opened, registered since or not: fills *stored for those with index 0, 1 and so on. Any thread may
- * call it.
+ * Lists the tensors that a kept store, or the files of nvs_engine_open_files, held when the engine
+ * was opened, registered since or not: fills *stored for those with index 0, 1 and so on. Any
+ * thread may call it.
  * Errors:
- * -ENOENT  `index` is not less than the number of tensors, or the store is new, or neither kept nor of
- *          files
+ * -ENOENT  `index` is not less than the number of tensors, or the store is new, or neither kept nor
+ *          of files
  * -EINVAL  `engine` or `stored` is NULL, or its size is not set
  */
 NVS_API int nvs_engine_get_stored(struct nvs_engine *engine, size_t index,

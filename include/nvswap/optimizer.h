@@ -195,10 +195,10 @@ struct nvs_optimizer_options {
 	const enum nvs_optimizer_state *state;
 	/* A step takes the contents of `weights` for what the caller may have changed: where they
 	 * are not the master weight rounded to the group's dtype, they become the master weight
-	 * first. Groups without gradients keep theirs. So before the first step of a kept store that
-	 * has state, and after nvs_optimizer_set of master weights, which leaves `weights` as they
-	 * are, nvs_optimizer_get_weights must be called. False: what the caller writes there is
-	 * lost, unless the master weights of a bf16 group are split (docs/state-formats.md), and
+	 * first. Groups without gradients keep theirs. So before the first step of a kept store
+	 * that has state, and after nvs_optimizer_set of master weights, which leaves `weights` as
+	 * they are, nvs_optimizer_get_weights must be called. False: what the caller writes there
+	 * is lost, unless the master weights of a bf16 group are split (docs/state-formats.md), and
 	 * then counts. */
 	bool take_weights;
 };
@@ -391,7 +391,7 @@ NVS_API int nvs_optimizer_step(struct nvs_optimizer *optimizer,
 			       const struct nvs_step_options *options,
 			       struct nvs_step_result *result, struct nvs_error *error);
 /* Returns the factor to multiply the next step's loss by: 1 without fp16, 0 if `optimizer` is NULL.
- * */
+ */
 NVS_API double nvs_optimizer_loss_scale(struct nvs_optimizer *optimizer);
 
 struct nvs_optimizer_info {

@@ -110,15 +110,16 @@ struct nvs_tensor_rows {
 };
 
 /*
- * Registers rows of tensors of files (nvs_engine_open_files) as tensors of their own: one expert of many,
- * or a part of an embedding, which is read alone, kept, evicted, read ahead and planned by itself. They
- * have the type of the tensor, and its shape with `count` in place of the first dimension. Nothing is
- * read. Rows may overlap, and may be rows of rows; each has memory of its own in the pool. tensors[0..n-1]
- * receive handles, which nvs_tensor_forget takes back. Either all or none are registered.
+ * Registers rows of tensors of files (nvs_engine_open_files) as tensors of their own: one expert of
+ * many, or a part of an embedding, which is read alone, kept, evicted, read ahead and planned by
+ * itself. They have the type of the tensor, and its shape with `count` in place of the first
+ * dimension. Nothing is read. Rows may overlap, and may be rows of rows; each has memory of its own
+ * in the pool. tensors[0..n-1] receive handles, which nvs_tensor_forget takes back. Either all or
+ * none are registered.
  * Errors:
- * -EINVAL   an argument or a tensor is NULL or another engine's; the tensor is a scalar; the range is
- *           empty or exceeds it, or begins or ends within a byte of packed elements; a name is wrong or
- *           would be too long; a size is not set, or differs
+ * -EINVAL   an argument or a tensor is NULL or another engine's; the tensor is a scalar; the range
+ *           is empty or exceeds it, or begins or ends within a byte of packed elements; a name is
+ *           wrong or would be too long; a size is not set, or differs
  * -E2BIG    fields of a later version are set
  * -EEXIST   a name is registered already
  * -ENOTSUP  the engine has a store

@@ -29,10 +29,10 @@ struct file_member {
 
 /*
  * A file of `n` members, striped by `stripe` bytes: stripe i lies on member i % n. A single member
- * ignores the stripe. Stripe 0: each member is a range of the file of its own, from its `first` on, and
- * no transfer covers bytes of two. `padded`: users own whole units, so a write is padded with zeros to the
- * direct-I/O alignment instead of sending its unaligned tail through the page cache. On error the
- * descriptors remain the caller's.
+ * ignores the stripe. Stripe 0: each member is a range of the file of its own, from its `first` on,
+ * and no transfer covers bytes of two. `padded`: users own whole units, so a write is padded with
+ * zeros to the direct-I/O alignment instead of sending its unaligned tail through the page cache.
+ * On error the descriptors remain the caller's.
  */
 int file_create(struct nvs_aio *aio, const struct file_member *members, unsigned n, uint64_t stripe,
 		bool writable, bool padded, struct nvs_file **file, struct nvs_error *error);

@@ -71,7 +71,10 @@ int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes)
 		rc = region_take(aio, data, registration, (char *)data + done,
 				 nbytes - done < REGION_BYTES ? nbytes - done : REGION_BYTES);
 	if (rc >= 0) {
-		/* Waits until all rings have registered the regions; one that failed gives its error. */
+		/*
+		 * Waits until all rings have registered the regions; one that failed gives its
+		 * error.
+		 */
 		rc = 0;
 
 		aio_sync(aio);

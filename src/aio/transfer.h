@@ -27,8 +27,8 @@ enum transfer_phase {
 };
 
 /*
- * Memory for some of the bytes that a read transfers, in the order of their places. The others between
- * these are read and dropped.
+ * Memory for some of the bytes that a read transfers, in the order of their places. The others
+ * between these are read and dropped.
  */
 struct segment {
 	struct segment *next;
@@ -48,8 +48,8 @@ struct transfer {
 	void *data;	 /* any alignment; data aligned to dio_mem_align is not copied */
 	uint64_t nbytes; /* any length; 0 completes at once */
 	uint64_t offset; /* in bytes from the start of the file; any alignment */
-	/* A read of many small things that lie together goes through bounce buffers to these; NULL: to
-	 * `data`, which is the first one's otherwise. */
+	/* A read of many small things that lie together goes through bounce buffers to these; NULL:
+	 * to `data`, which is the first one's otherwise. */
 	const struct segment *segments;
 	void *user; /* for the owner */
 	enum transfer_priority priority;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tells a file from one that took its name since, and from what it was before it was written to. */
+/*
+ * What tells a file from one that took its name since, and from what it was before it was written
+ * to.
+ */
 #ifndef BASE_STAMP_H
 #define BASE_STAMP_H
 

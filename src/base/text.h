@@ -35,8 +35,8 @@ const char *path_stands_for(const char *path);
 /* Whether a variable of a shell is in it: "/mnt/$USER". */
 bool path_has_variable(const char *path);
 
-/* Whether NFS or FUSE names a file so that was removed while it was open: until it is closed, or for
- * ever after a crash. */
+/* Whether NFS or FUSE names a file so that was removed while it was open: until it is closed, or
+ * for ever after a crash. */
 bool is_name_of_removed(const char *name);
 
 bool text_ends_with(const char *text, const char *suffix);

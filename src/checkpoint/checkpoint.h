@@ -27,9 +27,9 @@
 #define HEADER_MAX  100000000u
 #define ENTRIES_MAX (16u << 20)
 /*
- * What opening a checkpoint takes of memory at most: for `nbytes` of headers and an index, or of the
- * pickle and the directory of a file of torch.save. A universal checkpoint has its files open one after
- * the other, up to 32 at a time.
+ * What opening a checkpoint takes of memory at most: for `nbytes` of headers and an index, or of
+ * the pickle and the directory of a file of torch.save. A universal checkpoint has its files open
+ * one after the other, up to 32 at a time.
  */
 #define HEADER_BYTES(nbytes) (JSON_BYTES(nbytes) + 16 * (size_t)(nbytes))
 #define TORCH_BYTES(nbytes)  ((512u << 10) + 256 * (size_t)(nbytes))
@@ -90,8 +90,8 @@ void checkpoint_free(struct nvs_checkpoint *checkpoint);
 /* Makes an empty checkpoint of one file, which `fd` has open. -ENOMEM, errno of fstat(2). */
 int checkpoint_of_file(struct nvs_checkpoint *checkpoint, const char *path, int fd,
 		       struct nvs_error *error);
-/* Moves all that `from`, of .safetensors files, has to the end of the checkpoint, which must be sorted
- * anew. -EINVAL, -ENOMEM: nothing has moved. `what` as below. */
+/* Moves all that `from`, of .safetensors files, has to the end of the checkpoint, which must be
+ * sorted anew. -EINVAL, -ENOMEM: nothing has moved. `what` as below. */
 int checkpoint_append(struct nvs_checkpoint *checkpoint, struct nvs_checkpoint *from,
 		      const char *what, struct nvs_error *error);
 /* Sorts by name. -ENOMEM; -EINVAL: two have the same name. `what` stands for it in errors. */
@@ -114,8 +114,8 @@ int entry_check_shape(const struct entry *entry, const char *path, const char *n
 bool entry_is_view(const struct nvs_checkpoint *checkpoint, const struct entry *entry);
 
 /*
- * Opens a regular file: a descriptor, whose file has *nbytes, or -EINVAL or errno. `what` stands for
- * the file in errors.
+ * Opens a regular file: a descriptor, whose file has *nbytes, or -EINVAL or errno. `what` stands
+ * for the file in errors.
  */
 int open_to_read(const char *path, const char *what, uint64_t *nbytes, struct nvs_error *error);
 /* Reads `nbytes` at the offset: 0, -ENODATA if the file ends before, or errno. */
@@ -320,9 +320,10 @@ int storage_sum(const struct storage *storage, struct nvs_aio *aio, struct nvs_f
 #define CHECKSUMS_SUFFIX ".checksums"
 
 /*
- * Gives the entries of file `i` the checksums of the file that has them, in that directory (NULL: beside
- * the file), if there is one. The checkpoint is sorted. -EINVAL: it has another form; -ESTALE: it is of
- * a file of another length or of other tensors. -ENOMEM, errno of opening and reading.
+ * Gives the entries of file `i` the checksums of the file that has them, in that directory (NULL:
+ * beside the file), if there is one. The checkpoint is sorted. -EINVAL: it has another form;
+ * -ESTALE: it is of a file of another length or of other tensors. -ENOMEM, errno of opening and
+ *          reading.
  */
 int checksums_load(struct nvs_checkpoint *checkpoint, size_t i, const char *directory,
 		   struct nvs_error *error);

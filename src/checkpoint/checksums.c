@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The checksums of the tensors in a .safetensors file, which lie in a file of their own: a JSON object
+ * The checksums of the tensors in a .safetensors file, which lie in a file of their own: a JSON
+ * object
  *
  *	{"format": "nvswap checksums 1", "bytes": BYTES, "xxh3": {NAME: "0123456789abcdef", ...}}
  *
- * with the length of the .safetensors file and, of each tensor, XXH3 (64 bits, no seed) of its data in 16
- * hexadecimal digits. Times are not compared: a copy of a model has others, and the same bytes.
+ * with the length of the .safetensors file and, of each tensor, XXH3 (64 bits, no seed) of its data
+ * in 16 hexadecimal digits. Times are not compared: a copy of a model has others, and the same
+ * bytes.
  */
 #include <errno.h>
 #include <inttypes.h>

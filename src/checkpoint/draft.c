@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files of a checkpoint that are written, through the aio. A draft is a file that appears when it is
- * complete: written under a temporary name, which a lock protects from a second writer, made durable
- * and renamed.
+ * Files of a checkpoint that are written, through the aio. A draft is a file that appears when it
+ * is complete: written under a temporary name, which a lock protects from a second writer, made
+ * durable and renamed.
  *
  * Several files take effect together when their index is renamed, so they never replace files of
  * the index before: they take the first names that it does not have. Some readers look for

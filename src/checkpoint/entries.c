@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The entries of a checkpoint, one for each tensor, made, compared, sorted and found by name; and the
- * files that they lie in. Headers and records are read with pread, never mapped, so a file that is
- * truncated during a read is an error and not a signal. A checkpoint's data is read by the places that
- * its headers gave, after the files were closed and opened again: those places mean nothing in another
- * file, which its stamp tells.
+ * The entries of a checkpoint, one for each tensor, made, compared, sorted and found by name; and
+ * the files that they lie in. Headers and records are read with pread, never mapped, so a file that
+ * is truncated during a read is an error and not a signal. A checkpoint's data is read by the
+ * places that its headers gave, after the files were closed and opened again: those places mean
+ * nothing in another file, which its stamp tells.
  */
 #include "checkpoint/checkpoint.h"
 

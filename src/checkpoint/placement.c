@@ -28,8 +28,8 @@ static int no_memory(const char *path, struct nvs_error *error)
 }
 
 /*
- * Places a file's data, the entries of multiples of DATA_ALIGN first, and makes its header, which is
- * padded to a multiple of DATA_ALIGN and has its length before it.
+ * Places a file's data, the entries of multiples of DATA_ALIGN first, and makes its header, which
+ * is padded to a multiple of DATA_ALIGN and has its length before it.
  */
 static int make_header(struct placement *placement, struct nvs_checkpoint *plan, size_t file)
 {

@@ -55,8 +55,8 @@ int reading_begin(struct reading *reading, struct nvs_aio *aio,
 #define DEPTH (STORAGE_MEMORY / CHUNK)
 
 /*
- * A chunk lies in memory as in the file, so that it is read directly. Bytes before `summed`, a place in
- * the file, are summed; up to `begun` they are being read.
+ * A chunk lies in memory as in the file, so that it is read directly. Bytes before `summed`, a
+ * place in the file, are summed; up to `begun` they are being read.
  */
 int storage_sum(const struct storage *storage, struct nvs_aio *aio, struct nvs_file *file,
 		char *memory, uint32_t *crc, struct nvs_error *error)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Exports and imports tensors of an engine: checks what the caller asks for, and moves it through the
- * pool. A window of tensors slides over all of them. Each has a place in the pool, is filled by one
- * transfer and emptied by another; as many tensors as there is room for are on their way, half of
- * them in each direction. Pinned memory is all that data passes through.
+ * Exports and imports tensors of an engine: checks what the caller asks for, and moves it through
+ * the pool. A window of tensors slides over all of them. Each has a place in the pool, is filled by
+ * one transfer and emptied by another; as many tensors as there is room for are on their way, half
+ * of them in each direction. Pinned memory is all that data passes through.
  */
 #include <assert.h>
 #include <errno.h>
@@ -188,8 +188,8 @@ static int move_tensors(struct move *move, struct nvs_error *error)
 	return rc;
 }
 
-/* Returns when everything is written to the files, or to the store. After an error the files of `writing`
- * or `reading`, whichever is given, are closed, and no tensor stays pinned. */
+/* Returns when everything is written to the files, or to the store. After an error the files of
+ * `writing` or `reading`, whichever is given, are closed, and no tensor stays pinned. */
 static int move_all(struct nvs_engine *engine, const struct pair *pairs, size_t n,
 		    struct writing *writing, struct reading *reading, struct nvs_error *error)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens engines on .safetensors files: finds the files, reads their headers, and opens them again for
- * the engine, which reads the tensors where they lie.
+ * Opens engines on .safetensors files: finds the files, reads their headers, and opens them again
+ * for the engine, which reads the tensors where they lie.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests to end. Ignored signals stay ignored, for nohup. SA_RESTART: no system call has to handle EINTR.
+ * Requests to end. Ignored signals stay ignored, for nohup. SA_RESTART: no system call has to
+ * handle EINTR.
  *
  * A terminal signals parent and children, so the parent passes signals on by a flag, which must not
  * count as the second signal. The second kills the parent, and its children notice that.

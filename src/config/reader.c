@@ -58,8 +58,8 @@ static int store_whole(struct reader *r, const struct config_key *key,
 	return 0;
 }
 
-/* The value, or the number in its text where DeepSpeed takes it: " 16 ", "0.5", "+.5", and "1e-3" of
- * a real number. NULL: neither. */
+/* The value, or the number in its text where DeepSpeed takes it: " 16 ", "0.5", "+.5", and "1e-3"
+ * of a real number. NULL: neither. */
 static const struct json_value *as_number(const struct config_key *key,
 					  const struct json_value *value, struct json_value *number)
 {

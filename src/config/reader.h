@@ -162,7 +162,10 @@ void config_derive(struct nvs_config *config);
 int misplaced_report(struct reader *r, const struct json_value *root, bool strict);
 
 /* ---- reader.c ---- */
-/* Reads "4k", "1M", "2G" or "50T": digits and a letter, in units of 1024. False: it is no such text. */
+/*
+ * Reads "4k", "1M", "2G" or "50T": digits and a letter, in units of 1024. False: it is no such
+ * text.
+ */
 bool reader_with_suffix(const char *text, uint64_t *number);
 /* Reads the document and applies the rules. 0, -EINVAL or -ENOMEM. */
 int reader_read(struct reader *r, const struct json_value *root);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One setting at a time, by its key. A value has the notation of the file or, if unambiguous, no
- * quotes; it passes the reader's checks and the rules that need no other key. An aio that is open is
- * compared with a configuration by the text of its settings.
+ * quotes; it passes the reader's checks and the rules that need no other key. An aio that is open
+ * is compared with a configuration by the text of its settings.
  */
 #include <ctype.h>
 #include <errno.h>

@@ -361,8 +361,8 @@ void walks_begin(struct nvs_optimizer *optimizer);
 /* The walk through a part comes to an offloaded tile. */
 void walks_visit(struct nvs_optimizer *optimizer, unsigned part, size_t tile);
 /*
- * The error of a write, if one has failed since there were *failures, which it counts; or 0. Also of one
- * that a later attempt repeated successfully: the caller must learn of the failure.
+ * The error of a write, if one has failed since there were *failures, which it counts; or 0. Also
+ * of one that a later attempt repeated successfully: the caller must learn of the failure.
  */
 int check_writes(const struct nvs_optimizer *optimizer, uint64_t *failures,
 		 struct nvs_error *error);

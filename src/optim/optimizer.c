@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens and closes an optimizer: its engine on the offload_optimizer block, and its threads. And what
- * it says of itself: its progress, which gradients it has, and the caller's note in its commits. Its
- * engine keeps the note: the optimizer's own header is a tensor of the store.
+ * Opens and closes an optimizer: its engine on the offload_optimizer block, and its threads. And
+ * what it says of itself: its progress, which gradients it has, and the caller's note in its
+ * commits. Its engine keeps the note: the optimizer's own header is a tensor of the store.
  */
 #include <errno.h>
 #include <inttypes.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The rules of an optimizer, and its functions for checkpoints and for tests, beside the public ones.
+ * The rules of an optimizer, and its functions for checkpoints and for tests, beside the public
+ * ones.
  */
 #ifndef OPTIM_OPTIMIZER_H
 #define OPTIM_OPTIMIZER_H
@@ -13,7 +14,8 @@
  * The rules by which a step updates elements. A rule says which states it has beside the master
  * weights, and what the constants of a step are; its arithmetic is a function of each kernel
  * (kernels/body.h). Everything else of the optimizer knows states by their number alone: passes
- * read, hold and write the parts of a tile, part 0 the master weights and part i the rule's state i.
+ * read, hold and write the parts of a tile, part 0 the master weights and part i the rule's state
+ * i.
  */
 
 #define PARTS 3u /* of a rule, at most */

@@ -59,8 +59,8 @@ static int register_some(struct nvs_optimizer *optimizer, const struct tensor_ki
 		while ((group[length] & 0xc0) == 0x80)
 			length--;
 		/*
-		 * Named by its first group, for errors. Its number last: a trace keeps the end of a long
-		 * name. The names of tiles have a +, so none is that of a converted one.
+		 * Named by its first group, for errors. Its number last: a trace keeps the end of a
+		 * long name. The names of tiles have a +, so none is that of a converted one.
 		 */
 		if (kind->converted)
 			snprintf(names[i], NVS_NAME_MAX + 1, "converted %s %zu", what, place);

@@ -4,14 +4,14 @@
  * together.
  *
  * A run adds a thousandth of the budget to the path's count (member/count.c) before it writes as
- * much, and takes back at its end what it did not write. So the count of a run that is killed is too
- * high by a thousandth at most. More is added when half of the last addition is left, on the engine's
- * thread of events: what is written while the file is being replaced comes out of the other half. A
- * run that writes more than that half meanwhile, and is killed before the file is replaced, has a
- * count that is too low.
+ * much, and takes back at its end what it did not write. So the count of a run that is killed is
+ * too high by a thousandth at most. More is added when half of the last addition is left, on the
+ * engine's thread of events: what is written while the file is being replaced comes out of the
+ * other half. A run that writes more than that half meanwhile, and is killed before the file is
+ * replaced, has a count that is too low.
  *
- * A count that can't be replaced never stops a run: it is logged once, and tried again with the next
- * addition.
+ * A count that can't be replaced never stops a run: it is logged once, and tried again with the
+ * next addition.
  */
 #include "aio/aio.h"
 #include "store/internal.h"

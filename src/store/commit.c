@@ -279,8 +279,9 @@ static int write_commit(struct store *store, const struct store_entry *entries, 
 		rc = take_back_failed_commit(store, error);
 	if (rc)
 		return rc;
-	/* The highest number in any label or manifest, including those of commits that were cut off.
-	 * Commits never reach the last one; only a label that was tampered with can have it. */
+	/* The highest number in any label or manifest, including those of commits that were cut
+	 * off. Commits never reach the last one; only a label that was tampered with can have it.
+	 */
 	highest = max_u64(store->slots.highest, store->members[0].label.generation);
 	if (highest >= MANIFEST_GENERATION_MAX)
 		return error_set(error, -EUCLEAN,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A store that is files of others, read where they lie: nothing of them is changed, locked or copied.
- * The files are ranges of one nvs_file, one behind the other, each from a whole unit on, with a unit
- * between two, so no window covers bytes of two files.
+ * A store that is files of others, read where they lie: nothing of them is changed, locked or
+ * copied. The files are ranges of one nvs_file, one behind the other, each from a whole unit on,
+ * with a unit between two, so no window covers bytes of two files.
  */
 #include <fcntl.h>
 #include <stdio.h>

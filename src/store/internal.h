@@ -87,8 +87,8 @@ const char *sources_path(const struct sources *sources);
 /* ---- budget.c ---- */
 /*
  * Refuses to start where a path has had `limit` bytes, -EDQUOT, and counts ahead what this run will
- * write. 0: no limit. -EOPNOTSUPP: a member is a block device. -EUCLEAN: the count is no count. -EBUSY,
- * and errors of the drive.
+ * write. 0: no limit. -EOPNOTSUPP: a member is a block device. -EUCLEAN: the count is no count.
+ * -EBUSY, and errors of the drive.
  */
 int budget_open(struct store *store, uint64_t limit, struct nvs_error *error);
 /* Makes the counts those of what was written. */

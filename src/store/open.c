@@ -47,8 +47,8 @@ static int make_private(struct store *store, struct nvs_error *error)
 }
 
 /*
- * A damaged store is refused before anything of it is changed. A kept store's unit never changes: its
- * extents depend on it.
+ * A damaged store is refused before anything of it is changed. A kept store's unit never changes:
+ * its extents depend on it.
  */
 static int reopen_store(struct store *store, struct nvs_aio *aio,
 			const struct store_options *options, struct nvs_error *error)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is constant in an open store, for the layers above; extents for tensors, and their space on the
- * drives. Reserving is all or nothing: after an error
+ * What is constant in an open store, for the layers above; extents for tensors, and their space on
+ * the drives. Reserving is all or nothing: after an error
  * extents and files are unchanged. The files grow without the lock, while extents may be released.
  */
 #include <inttypes.h>
@@ -184,8 +184,8 @@ static uint64_t tail_units(const struct store *store)
 }
 
 /*
- * Reserves one run for all of them, behind the last extent if necessary. The space doubles then, if the
- * drive allows it; but in host memory, save memory rather than calls.
+ * Reserves one run for all of them, behind the last extent if necessary. The space doubles then, if
+ * the drive allows it; but in host memory, save memory rather than calls.
  */
 static int reserve_together(struct store *store, const uint64_t *nbytes, size_t n, uint64_t total,
 			    uint64_t *offsets, struct nvs_error *error)

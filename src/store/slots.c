@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads and replaces the manifest. Both copies of a turn are overwritten in place and made durable
- * before the label names them; checksums detect a torn one. Then they are marked as committed, which
- * changes only the header, within a sector. Nothing else of the current turn's is ever written.
+ * before the label names them; checksums detect a torn one. Then they are marked as committed,
+ * which changes only the header, within a sector. Nothing else of the current turn's is ever
+ * written.
  *
  * A crash never leaves a marked manifest whose number is above the label's. A label below a marked
  * manifest has therefore lost a write, or is of an earlier commit.

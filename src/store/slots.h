@@ -43,9 +43,9 @@ void slots_close(struct slots *slots);
 void slots_check(const struct slots *slots);
 
 /*
- * Reads the manifest that the label of the first member names from any copy that is whole, and makes
- * its turn the current one; a copy that is damaged, or can't be read, is logged. Nothing is read if
- * nothing was committed. `rollback`: if the last commit is lost, the one before it will do.
+ * Reads the manifest that the label of the first member names from any copy that is whole, and
+ * makes its turn the current one; a copy that is damaged, or can't be read, is logged. Nothing is
+ * read if nothing was committed. `rollback`: if the last commit is lost, the one before it will do.
  * -EUCLEAN: no copy is valid, or a manifest proves a later commit; the error has what is there.
  * -ENOMEM.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The files of others that a store reads where they lie: their places in its nvs_file, what is read to
- * have bytes of theirs in memory, and whether they are as they were.
+ * The files of others that a store reads where they lie: their places in its nvs_file, what is read
+ * to have bytes of theirs in memory, and whether they are as they were.
  *
  * A file may change at any time. It has the stamp of its header's reading for as long as nobody
  * writes to it; so bytes are those of one version if the stamp, taken after they were read, is the

@@ -46,17 +46,17 @@ void store_close(struct store *store);
 /*
  * ---- files.c and sources.c: a store of files of others ----
  *
- * Opens duplicates of the files' descriptors, which stay the caller's. Such a store is read-only, has
- * no entries, and its nvs_file has all files. -ENOMEM, -EFBIG, errno of opening.
+ * Opens duplicates of the files' descriptors, which stay the caller's. Such a store is read-only,
+ * has no entries, and its nvs_file has all files. -ENOMEM, -EFBIG, errno of opening.
  */
 int store_open_files(struct store **store, struct nvs_aio *aio, const struct weights *weights,
 		     struct nvs_error *error);
 /* Where the byte at the offset of a file of it lies in store_file(). */
 uint64_t store_file_offset(const struct store *store, size_t file, uint64_t offset);
 /*
- * What is read to have `nbytes` at `offset` of store_file() in memory: whole units, so that direct I/O
- * needs no copy, and the bytes asked for are `skip` bytes behind the first one; or, if they are few,
- * only those, as memory of `extent` bytes can have them.
+ * What is read to have `nbytes` at `offset` of store_file() in memory: whole units, so that direct
+ * I/O needs no copy, and the bytes asked for are `skip` bytes behind the first one; or, if they are
+ * few, only those, as memory of `extent` bytes can have them.
  */
 struct store_window {
 	uint64_t offset, nbytes; /* that are read; less than `extent` at the end of a file */
@@ -65,8 +65,8 @@ struct store_window {
 	bool small; /* reads of such windows of a file may be one transfer to segments */
 };
 struct store_window store_window(const struct store *store, uint64_t offset, uint64_t nbytes);
-/* -ESTALE: the file that has the byte at this offset of store_file() is no longer as it was when its
- * header was read, or its path leads elsewhere. Makes system calls. */
+/* -ESTALE: the file that has the byte at this offset of store_file() is no longer as it was when
+ * its header was read, or its path leads elsewhere. Makes system calls. */
 int store_check_file(const struct store *store, uint64_t offset);
 /* The path of the file that has the byte at this offset of store_file(). */
 const char *store_file_path(const struct store *store, uint64_t offset);
@@ -84,7 +84,9 @@ const char *store_path(const struct store *store); /* of the first member, for m
  * labels and manifests. 0 in host memory. Any thread may call it.
  */
 uint64_t store_written(const struct store *store);
-/* Whether store_budget_count is to be called, which replaces a small file, by one thread at a time. */
+/*
+ * Whether store_budget_count is to be called, which replaces a small file, by one thread at a time.
+ */
 bool store_budget_due(const struct store *store);
 void store_budget_count(struct store *store);
 

@@ -319,8 +319,8 @@ static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
 		engine_lock(engine);
 		assert(engine->commit.writing && !engine->commit.unsettled);
 		engine->commit.writing = false;
-		/* If it failed, the previous manifest stays in effect, unless the drive may name the
-		 * new one. */
+		/* If it failed, the previous manifest stays in effect, unless the drive may name
+		 * the new one. */
 		engine->commit.unsettled = rc && store_unsettled(engine->store);
 		if (!rc) {
 			tensors_committed(engine);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tensors of an engine of files, and rows of them: each is a tensor by itself, in the table like
- * any other, and more than one may have the same bytes of a file, since nothing is written.
+ * The tensors of an engine of files, and rows of them: each is a tensor by itself, in the table
+ * like any other, and more than one may have the same bytes of a file, since nothing is written.
  */
 #include <inttypes.h>
 #include <stdio.h>

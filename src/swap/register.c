@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Registering tensors, reserving their extents, renaming and forgetting them. Tensors of a kept store
- * exist from the start and become visible when they are registered.
+ * Registering tensors, reserving their extents, renaming and forgetting them. Tensors of a kept
+ * store exist from the start and become visible when they are registered.
  */
 #include <inttypes.h>
 #include <search.h>

@@ -110,8 +110,8 @@ bool mount_parse(const char *line, struct mount *mount)
 }
 
 /*
- * By the ID of the mount that fd was opened through. st_dev does not identify it: a btrfs file has the
- * number of its subvolume, which mountinfo does not list.
+ * By the ID of the mount that fd was opened through. st_dev does not identify it: a btrfs file has
+ * the number of its subvolume, which mountinfo does not list.
  */
 bool mount_of(int fd, struct mount *mount)
 {

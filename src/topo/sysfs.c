@@ -86,7 +86,9 @@ struct disks {
 	unsigned n;
 };
 
-/* Adds the drives that a block device lies on: its own, or the components of device mapper or md. */
+/*
+ * Adds the drives that a block device lies on: its own, or the components of device mapper or md.
+ */
 static void add_beneath(struct disks *disks, const char *directory, unsigned depth)
 {
 	char device[PATH_MAX], below[PATH_MAX + 16];

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens and closes a trace, records its spans from any thread, and writes it as Chrome trace events, also
- * while other threads record. A trace is an array of spans and a table of threads. A recording thread
- * claims the next span by an atomic counter and stores `shown` last. The writer of the file skips spans
- * without it, and spans are never reused, so recorders and the writer need no lock.
+ * Opens and closes a trace, records its spans from any thread, and writes it as Chrome trace
+ * events, also while other threads record. A trace is an array of spans and a table of threads. A
+ * recording thread claims the next span by an atomic counter and stores `shown` last. The writer of
+ * the file skips spans without it, and spans are never reused, so recorders and the writer need no
+ * lock.
  */
 #include "trace/trace.h"
 

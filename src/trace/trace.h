@@ -55,8 +55,8 @@ struct trace_subject {
 };
 /*
  * A call on one tensor. A call on several is recorded once for each, with the same `at_ns`. The
- * subject of steps and of TRACE_OPEN has the name "" and the offset 0; `nbytes` of TRACE_STEP_END are
- * those written to the drives in the step.
+ * subject of steps and of TRACE_OPEN has the name "" and the offset 0; `nbytes` of TRACE_STEP_END
+ * are those written to the drives in the step.
  */
 void trace_call(struct nvs_trace *trace, enum trace_kind call, uint64_t at_ns,
 		const struct trace_subject *subject);

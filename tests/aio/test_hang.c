@@ -50,7 +50,9 @@ static struct nvs_log hear_anew(void)
 	return (struct nvs_log){hear, NULL};
 }
 
-/* Waits for messages about `n` transfers that hang, and until `after_all` of them have completed. */
+/*
+ * Waits for messages about `n` transfers that hang, and until `after_all` of them have completed.
+ */
 static void await_messages(unsigned n, unsigned after_all)
 {
 	uint64_t deadline = deadline_ns(AWAIT_MS);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Transfers, files and the aio itself in the hands of callers: closing early and in any order, calls
- * from the log callback.
+ * Transfers, files and the aio itself in the hands of callers: closing early and in any order,
+ * calls from the log callback.
  */
 #include <dlfcn.h>
 #include <pthread.h>

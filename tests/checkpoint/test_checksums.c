@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Engines of .safetensors files that verify: tensors are compared with the checksums beside their files,
- * or with those of their first read; files of checksums that are wrong, or of other files, are refused.
+ * Engines of .safetensors files that verify: tensors are compared with the checksums beside their
+ * files, or with those of their first read; files of checksums that are wrong, or of other files,
+ * are refused.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Engines of .safetensors files: tensors read where they lie, of any length at any offset; what would
- * write is refused; files that change, and file systems that can do less.
+ * Engines of .safetensors files: tensors read where they lie, of any length at any offset; what
+ * would write is refused; files that change, and file systems that can do less.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * State in fewer bytes, as docs/state-formats.md defines it: a split master against the fp32 one, bf16
- * and 8-bit moments against their definitions and against steps in double, and every kernel that
- * this processor supports against the plain one. Seeds are printed.
+ * State in fewer bytes, as docs/state-formats.md defines it: a split master against the fp32 one,
+ * bf16 and 8-bit moments against their definitions and against steps in double, and every kernel
+ * that this processor supports against the plain one. Seeds are printed.
  */
 #include "config/config.h"
 #include "optim/optimizer.h"
@@ -526,8 +526,8 @@ TEST(test_bf16_moments_are_rounded_to_nearest_without_noise_and_stay_with_it)
 #define DRAWS (4u * LONGEST)
 
 /*
- * Sums of rounding errors, and of their products with the next element's, the other moment's and the
- * next step's. Units: distance of the neighbours.
+ * Sums of rounding errors, and of their products with the next element's, the other moment's and
+ * the next step's. Units: distance of the neighbours.
  */
 struct errors {
 	double sum, sum_sq, next, moment, step;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What reading a file takes of memory is bounded by a multiple of its bytes, which the header of each
- * reader states, whatever the file has: here are those that take most for their length.
+ * What reading a file takes of memory is bounded by a multiple of its bytes, which the header of
+ * each reader states, whatever the file has: here are those that take most for their length.
  */
 #include "base/json/read.h"
 #include "checkpoint/checkpoint.h"

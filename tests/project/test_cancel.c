@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * No call is a cancellation point: a thread that was cancelled before all of them returns from each, and
- * ends at its own next cancellation point.
+ * No call is a cancellation point: a thread that was cancelled before all of them returns from
+ * each, and ends at its own next cancellation point.
  */
 #include "project/objects_fixture.h"
 
@@ -293,8 +293,8 @@ static __attribute__((noinline)) void make_calls(void)
 	nvs_trace_close(made);
 }
 
-/* A thread that ends by cancellation leaves the frames that it is in to AddressSanitizer: it is in none
- * with arrays. */
+/* A thread that ends by cancellation leaves the frames that it is in to AddressSanitizer: it is in
+ * none with arrays. */
 static void *call_all(void *arg)
 {
 	make_calls();

@@ -2,7 +2,8 @@
 /*
  * The extremes of every field of every structure that a caller fills in, and of every key of the
  * configuration: a call accepts the value or refuses it as documented, and neither crashes nor
- * allocates for a value that is nonsense. A field that the tables here leave out fails test_tables.py.
+ * allocates for a value that is nonsense. A field that the tables here leave out fails
+ * test_tables.py.
  */
 #include "project/objects_fixture.h"
 
@@ -795,7 +796,9 @@ TEST(every_field_is_accepted_or_refused_beside_a_shape)
 
 /* ---- Versions ---- */
 
-/* Calls with the structure of an earlier version, which has `junk` where this one has more fields. */
+/*
+ * Calls with the structure of an earlier version, which has `junk` where this one has more fields.
+ */
 static int call_earlier(const struct structure *structure, size_t size, int junk)
 {
 	reset(structure);

@@ -692,8 +692,8 @@ TEST(a_manifest_of_any_length_comes_back)
 /* ---- Drives that fail ---- */
 
 /*
- * Fails the call number `call`, from 0, of a commit after `before` others, none or one; commits once
- * more if `go_on`. Returns false if the commit made fewer calls.
+ * Fails the call number `call`, from 0, of a commit after `before` others, none or one; commits
+ * once more if `go_on`. Returns false if the commit made fewer calls.
  */
 static bool fail_one_call(unsigned before, unsigned call, bool go_on)
 {
@@ -731,7 +731,9 @@ TEST(a_failed_commit_leaves_the_previous_one)
 	}
 }
 
-/* The write or the sync of a copy's mark fails: the commit counts, and the next one is not spared. */
+/*
+ * The write or the sync of a copy's mark fails: the commit counts, and the next one is not spared.
+ */
 TEST(a_commit_counts_though_it_can_not_be_marked)
 {
 	for (unsigned call = 9; call < 13; call++) {

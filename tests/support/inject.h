@@ -64,8 +64,8 @@ struct inject_held {
 struct inject_held inject_held(void);
 
 /*
- * The most bytes of such memory that were allocated at once since the last call, beyond those allocated
- * then; and from this call on.
+ * The most bytes of such memory that were allocated at once since the last call, beyond those
+ * allocated then; and from this call on.
  */
 int64_t inject_peak(void);
 

@@ -2,7 +2,8 @@
 /*
  * Shared by the tests of several layers: random data, private directories, file systems and block
  * devices, processes with fewer privileges. cleanup() removes at the end of a test what it created;
- * mounts and loop devices end with the process at the latest. It includes what most tests call of libc.
+ * mounts and loop devices end with the process at the latest. It includes what most tests call of
+ * libc.
  */
 #ifndef TESTS_SUPPORT_SUPPORT_H
 #define TESTS_SUPPORT_SUPPORT_H
@@ -62,7 +63,10 @@ int cleanup(void **state);
 void keep_made(void);
 int cleanup_all(void **state);
 
-/* A number of rounds or seeds for a run of `make check-all`, and the fewer that suffice for the others. */
+/*
+ * A number of rounds or seeds for a run of `make check-all`, and the fewer that suffice for the
+ * others.
+ */
 unsigned at_length(unsigned all, unsigned few);
 
 /* ---- Random data ---- */
@@ -87,14 +91,16 @@ const char *memory_directory(void);
 const char *loop_device(uint64_t nbytes, unsigned sector_bytes, const char **why);
 /* The same over an existing file, without its page cache. */
 const char *loop_device_over(const char *path, const char **why);
-/* Such a device, or a directory on a new ext4 on one. Without it the test is skipped and says why. */
+/*
+ * Such a device, or a directory on a new ext4 on one. Without it the test is skipped and says why.
+ */
 const char *need_device(uint64_t nbytes, unsigned sector_bytes);
 const char *need_ext4(uint64_t nbytes, unsigned sector_bytes);
 /* The same on this device, with options of mkfs.ext4 (may be "") and of ext4 (may be NULL). */
 const char *need_ext4_on(const char *device, const char *make_options, const char *mount_options);
 /*
- * A directory on a new file system of another type, such as "btrfs"; NULL also if the kernel or mkfs
- * lacks it.
+ * A directory on a new file system of another type, such as "btrfs"; NULL also if the kernel or
+ * mkfs lacks it.
  */
 const char *loop_file_system(const char *type, uint64_t nbytes, unsigned sector_bytes,
 			     const char **why);

@@ -195,8 +195,8 @@ static inline bool ticket_is_of(const struct ticket *ticket, const void *here)
 uint64_t seed_of_run(void);
 void fill(void *data, uint64_t nbytes, uint64_t seed);
 bool filled(const void *data, uint64_t nbytes, uint64_t seed);
-/* A checksum of names, modes, times of modification and of change, and contents of all files below the
- * path. The process ends if they can't be listed. */
+/* A checksum of names, modes, times of modification and of change, and contents of all files below
+ * the path. The process ends if they can't be listed. */
 uint64_t sum_of_files(const char *path);
 /* The same without times, which an opening to write changes by reserving space that is reserved. */
 uint64_t sum_of_contents(const char *path);

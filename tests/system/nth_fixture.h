@@ -44,8 +44,9 @@ typedef int attempt_fn(void *arg, struct nvs_error *error);
 typedef bool survives_fn(const char *call);
 bool survives_all(const char *call);
 /*
- * Makes each call of these kinds fail once with the errno: the operation returns an error with a text,
- * or `survives` (NULL: nothing does), and leaves nothing behind. Returns how often it returned one.
+ * Makes each call of these kinds fail once with the errno: the operation returns an error with a
+ * text, or `survives` (NULL: nothing does), and leaves nothing behind. Returns how often it
+ * returned one.
  */
 unsigned fail_each(attempt_fn *attempt, void *arg, unsigned kinds, int error,
 		   survives_fn *survives);

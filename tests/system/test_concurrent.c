@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Threads and processes that share an engine, a store or an optimizer: owners that are killed, forks
- * and closes during transfers.
+ * Threads and processes that share an engine, a store or an optimizer: owners that are killed,
+ * forks and closes during transfers.
  */
 #include "optim/optim_fixture.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The n-th I/O of a transfer fails, and the n-th system call or allocation of an open and a commit,
- * for n = 1, 2, 3, ... until a run makes no more. Each time, the error names the place, a repeated call succeeds, every tensor
- * has its contents, and no file or memory is leaked.
+ * for n = 1, 2, 3, ... until a run makes no more. Each time, the error names the place, a repeated
+ * call succeeds, every tensor has its contents, and no file or memory is leaked.
  */
 
 #include "system/nth_fixture.h"
@@ -418,7 +418,9 @@ static bool nth_fails_in_commit(struct world *w, unsigned kinds, bool closing, u
 	assert_true(failed || !rc);
 	if (!closing)
 		events_await_idle(engine);
-	/* Closing the file unlocks it, even if the unlock fails; a commit counts without its mark. */
+	/*
+	 * Closing the file unlocks it, even if the unlock fails; a commit counts without its mark.
+	 */
 	if (!world_failed(w, rc) && failed && strcmp(inject_failed_call(), "flock") != 0 &&
 	    !strstr(w->f.log, "could not be marked so"))
 		fail_msg("%s failed, n %" PRIu64 ", but no error was reported",

@@ -276,8 +276,8 @@ struct woken {
 };
 
 /*
- * Whether the entry is of wake(), which *woken then notes. Of the operations of wake(any), the first
- * tells; the others end the kernel's wait.
+ * Whether the entry is of wake(), which *woken then notes. Of the operations of wake(any), the
+ * first tells; the others end the kernel's wait.
  */
 static bool is_call(struct uring *uring, const void *data, struct woken *woken)
 {

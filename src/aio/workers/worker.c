@@ -118,10 +118,10 @@ static void submit_claimed(struct worker *worker)
 #define LARGE_QUEUE_BYTES (16u << 20)
 
 /*
- * Usually one, so that no transfer is delayed by another's I/O. If the queue is full and more work is waiting, an eighth of the queue, or a quarter
- * if I/Os are large; or up to half, but no more than 16 MiB, if the queue has 16 MiB or more. That
- * saves most rounds and still keeps the drive busy. With io_timeout_ms always one, so that a hanging
- * I/O does not delay those that completed.
+ * Usually one, so that no transfer is delayed by another's I/O. If the queue is full and more work
+ * is waiting, an eighth of the queue, or a quarter if I/Os are large; or up to half, but no more
+ * than 16 MiB, if the queue has 16 MiB or more. That saves most rounds and still keeps the drive
+ * busy. With io_timeout_ms always one, so that a hanging I/O does not delay those that completed.
  */
 uint32_t worker_wait_for(const struct aio_config *config, uint32_t submitted, bool full)
 {

@@ -62,7 +62,8 @@ struct json_document;
 int json_parse(struct json_document **document, const char *text, size_t nbytes, const char *name,
 	       size_t memory_max, struct nvs_error *error);
 /* The same for text that may also have comments (#, // and slash-star), a comma behind the last
- * member or value, a byte order mark, the Infinity, -Infinity and NaN that Python's json writes, and
+ * member or value, a byte order mark, the Infinity, -Infinity and NaN that Python's json writes,
+ * and
  * half of a \u pair. */
 int json_parse_relaxed(struct json_document **document, const char *text, size_t nbytes,
 		       const char *name, size_t memory_max, struct nvs_error *error);

@@ -5,7 +5,8 @@
  *
  * Or the same members as text for people: a line each, "numa_nodes" as "numa nodes", with those of
  * an object indented below its key. Members that are null or empty are left out, numbers of bytes
- * are sizes, "memory_bytes" as "memory" and 1.50 GiB, and characters that a terminal obeys are \xHH.
+ * are sizes, "memory_bytes" as "memory" and 1.50 GiB, and characters that a terminal obeys are
+ * \xHH.
  */
 #ifndef BASE_JSON_WRITE_H
 #define BASE_JSON_WRITE_H

@@ -27,9 +27,9 @@ static inline uint64_t memory_room_bytes(const struct memory_room *room)
 }
 
 /*
- * Has processes under the limit that leaves least take their memory one after the other, so that each
- * finds what the ones before have left: returns a descriptor that holds the turn until it is closed;
- * -1 where there is no limit, no lock, or none within a minute.
+ * Has processes under the limit that leaves least take their memory one after the other, so that
+ * each finds what the ones before have left: returns a descriptor that holds the turn until it is
+ * closed; -1 where there is no limit, no lock, or none within a minute.
  */
 int memory_room_turn(void);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls are no cancellation points: a thread that is cancelled amid one would leave locks held, files
- * open and states half changed. Each public function that may block, open a file, wake a thread or
- * call a function of the caller's begins with HOLD_CANCEL. The library's own threads need none: no
- * caller has their pthread_t.
+ * Calls are no cancellation points: a thread that is cancelled amid one would leave locks held,
+ * files open and states half changed. Each public function that may block, open a file, wake a
+ * thread or call a function of the caller's begins with HOLD_CANCEL. The library's own threads need
+ * none: no caller has their pthread_t.
  */
 #ifndef THREADS_CANCEL_H
 #define THREADS_CANCEL_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Threads, and the stacks that they need. A thread inherits the signal mask of its creator, so signals
- * are blocked while it is created.
+ * Threads, and the stacks that they need. A thread inherits the signal mask of its creator, so
+ * signals are blocked while it is created.
  */
 #include "base/threads/thread.h"
 

@@ -29,8 +29,8 @@
 /*
  * A list that the pickle has once may be in it many times, and lists of such lists hold a tensor
  * millions of times. For each byte of the pickle, at most so many values are visited, and the
- * tensors' entries take at most so many bytes; a short pickle has LISTED_MIN of both. A tensor under
- * several names, of tied weights, takes less than ten.
+ * tensors' entries take at most so many bytes; a short pickle has LISTED_MIN of both. A tensor
+ * under several names, of tied weights, takes less than ten.
  */
 #define LISTED_MIN	(64u << 10)
 #define LISTED_PER_BYTE 64u

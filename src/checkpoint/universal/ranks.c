@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks that write one checkpoint together: each learns whether another one has failed, and where the
- * elements of all of them are, of which each must be given exactly once.
+ * Ranks that write one checkpoint together: each learns whether another one has failed, and where
+ * the elements of all of them are, of which each must be given exactly once.
  */
 #include <assert.h>
 #include <errno.h>

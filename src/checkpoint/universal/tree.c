@@ -2,9 +2,9 @@
 /*
  * The directory of a universal checkpoint's files: zero/NAME/PART.pt. It is made as zero.partial
  * and takes the place of `zero` as a whole. Where a file system can't exchange two names, as FUSE
- * and NFS, the old one is zero.before for a moment: if a crash leaves it without a `zero`, it is the
- * checkpoint, and gets its name back from the next export. In writing no link is followed below the
- * checkpoint's path. A file that was removed while it was open, which NFS and FUSE keep under
+ * and NFS, the old one is zero.before for a moment: if a crash leaves it without a `zero`, it is
+ * the checkpoint, and gets its name back from the next export. In writing no link is followed below
+ * the checkpoint's path. A file that was removed while it was open, which NFS and FUSE keep under
  * another name, counts as none.
  */
 #include <assert.h>
@@ -112,8 +112,8 @@ static int empty(int fd, unsigned depth)
 	while (!rc && (entry = readdir(directory))) {
 		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
 			continue;
-		/* One that a crash has left can be removed. FUSE gives one that is open another such
-		 * name, which readdir may return again. */
+		/* One that a crash has left can be removed. FUSE gives one that is open another
+		 * such name, which readdir may return again. */
 		if (is_name_of_removed(entry->d_name)) {
 			if (removed++ < REMOVED_MAX)
 				unlinkat(fd, entry->d_name, 0);

@@ -100,8 +100,8 @@ struct tree {
 
 /* Makes and locks `path`, and in it an empty zero.partial. Call tree_close in any case. */
 int tree_create(struct tree *tree, const char *path, struct nvs_error *error);
-/* Opens zero.partial, which another rank has made, or what is the checkpoint. Call tree_close in any
- * case. */
+/* Opens zero.partial, which another rank has made, or what is the checkpoint. Call tree_close in
+ * any case. */
 int tree_open(struct tree *tree, const char *path, bool partial, struct nvs_error *error);
 /* Makes the directory of a parameter. A place is a path below that of the files. */
 int tree_add(const struct tree *tree, const char *place, struct nvs_error *error);

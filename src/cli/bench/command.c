@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * `nvswap bench`, from the command line to the exit status. Options override the configuration, and
- * the configuration the defaults; the jobs' processes inherit the result by fork. And `nvswap replay`:
- * its options, and the plan of one job that they make.
+ * the configuration the defaults; the jobs' processes inherit the result by fork. And `nvswap
+ * replay`: its options, and the plan of one job that they make.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -78,7 +78,9 @@ static void add_moves(const struct bench_job *job, struct forecast *forecast, do
 		forecast->space = around[NVS_WRITE] = each * offloaded;
 		for (int d = NVS_READ; d <= NVS_WRITE; d++) {
 			pass[d] = each * (offloaded - resident);
-			/* The first step, not measured, moves the state that opening has written. */
+			/*
+			 * The first step, not measured, moves the state that opening has written.
+			 */
 			if (!setting_number(config, "offload_optimizer.fast_init"))
 				around[d] += pass[d];
 		}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Running a plan: prepare its jobs and report (command.c), forecast what they need (forecast.c), run
- * them in stages, each in a process of its own (stage.c).
+ * Running a plan: prepare its jobs and report (command.c), forecast what they need (forecast.c),
+ * run them in stages, each in a process of its own (stage.c).
  */
 #ifndef CLI_BENCH_RUN_H
 #define CLI_BENCH_RUN_H

@@ -24,8 +24,8 @@ struct wear {
 	double endurance_bytes; /* 0: unknown */
 	bool rated;		/* that is what --tbw has told; false: estimated from the log */
 	double own_daily_bytes; /* 0: unknown */
-	/* until the endurance is used, at what the drive was given so far or at the job's rate; NAN:
-	 * unknown */
+	/* until the endurance is used, at what the drive was given so far or at the job's rate;
+	 * NAN: unknown */
 	double own_days, job_days;
 };
 
@@ -66,8 +66,8 @@ void smart_read(struct wear *wear);
  */
 void wear_forecast(struct wear *wear, double rated_bytes, double job_daily_bytes);
 /*
- * Reads what the jobs of a result of `nvswap bench` write together in a day: those of steps what the
- * drive was given in each, others their bandwidth. -EINVAL, and errors of reading.
+ * Reads what the jobs of a result of `nvswap bench` write together in a day: those of steps what
+ * the drive was given in each, others their bandwidth. -EINVAL, and errors of reading.
  */
 int wear_job_rate(const char *path, double *daily_bytes, struct nvs_error *error);
 

@@ -27,7 +27,9 @@ struct planner {
 	bool wall;	     /* the next job, the first of its file, begins a stage */
 };
 
-/* Whether the command line has the option, or one that it excludes: its value is not even parsed. */
+/*
+ * Whether the command line has the option, or one that it excludes: its value is not even parsed.
+ */
 static bool is_overridden(const struct planner *planner, const struct option_spec *spec)
 {
 	for (unsigned i = 0; i < bench_command.noptions; i++)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The jobs of a run, from the command line or job files: what each does, and which run at the same
- * time; their options and results; and a job's process while it runs. Opens no file but the job files.
+ * time; their options and results; and a job's process while it runs. Opens no file but the job
+ * files.
  */
 #ifndef CLI_JOBS_JOBS_H
 #define CLI_JOBS_JOBS_H
@@ -239,8 +240,8 @@ struct jobfile {
 
 /*
  * Reads a file ("-": standard input), whose name must live as long as the result. What it allocates
- * goes to the chain *memory (first NULL), also after an error. -EINVAL with file and line: a line in
- * no section or of no form, or an unended [. -EFBIG above 1 MiB. Errno of opening and reading.
+ * goes to the chain *memory (first NULL), also after an error. -EINVAL with file and line: a line
+ * in no section or of no form, or an unended [. -EFBIG above 1 MiB. Errno of opening and reading.
  */
 int jobfile_read(struct jobfile *jobfile, const char *path, void **memory, struct nvs_error *error);
 /* Frees the chain. */
@@ -256,8 +257,8 @@ int jobfile_expand(void **memory, struct jobfile_line *line, struct nvs_error *e
 /*
  * ---- watch.c ----
  *
- * A job's process while it runs: its live figures, its waits for the other jobs of the stage and for
- * its rate, and the measured window: what the process, its aio and its engine did in between.
+ * A job's process while it runs: its live figures, its waits for the other jobs of the stage and
+ * for its rate, and the measured window: what the process, its aio and its engine did in between.
  */
 
 /* ---- measure.c ---- */

@@ -11,8 +11,8 @@
 /* Modes read, write, randread and randwrite. */
 int bench_blocks(const struct bench_job *job, struct job_watch *watch, struct bench_result *result);
 /*
- * Makes a file to work on, also that of `nvswap tune`. It has no name, so that nothing is left of it
- * however the process ends, and `nbytes` are reserved where the file system can. Returns the
+ * Makes a file to work on, also that of `nvswap tune`. It has no name, so that nothing is left of
+ * it however the process ends, and `nbytes` are reserved where the file system can. Returns the
  * descriptor. -ENOSPC and other errors of making a file.
  */
 int make_scratch_file(const char *directory, uint64_t nbytes, struct nvs_error *error);
@@ -21,8 +21,8 @@ int bench_step(const struct bench_job *job, struct job_watch *watch, struct benc
 /* Computing in a visit is a span of the job's trace. */
 int bench_params(const struct bench_job *job, struct job_watch *watch, struct bench_result *result);
 
-/* ---- engine.c: the size of a job's pool, from --pool or the configuration, or else a default that suits
- * the mode and what memory the process may take ---- */
+/* ---- engine.c: the size of a job's pool, from --pool or the configuration, or else a default that
+ * suits the mode and what memory the process may take ---- */
 
 /* The size of generated tensors if none is given: smaller than 64 MiB if memory is short. */
 uint64_t pool_tensor_size(const struct bench_options *options);
@@ -79,8 +79,8 @@ struct bench_engine {
 int bench_engine_open(struct bench_engine *opened, const struct bench_job *job,
 		      struct bench_result *result);
 /*
- * Neighbours from tensor `first` on that move together: a part of the pool, but no more than keeps a
- * drive busy, nor than a fraction of a second at `rate`. At least one tensor.
+ * Neighbours from tensor `first` on that move together: a part of the pool, but no more than keeps
+ * a drive busy, nor than a fraction of a second at `rate`. At least one tensor.
  */
 struct layer bench_engine_batch(const struct bench_engine *opened, size_t first, uint64_t rate);
 /*
@@ -88,20 +88,22 @@ struct layer bench_engine_batch(const struct bench_engine *opened, size_t first,
  */
 void bench_engine_generate(struct bench_engine *opened, const struct pattern *pattern,
 			   const struct layer *tensors, uint32_t generation);
-/* Writes that generation of each tensor whose entry in `chosen` is true to the drive; NULL: of all. */
+/*
+ * Writes that generation of each tensor whose entry in `chosen` is true to the drive; NULL: of all.
+ */
 int bench_engine_fill(struct bench_engine *opened, const struct pattern *pattern,
 		      uint32_t generation, const bool *chosen);
 /*
- * Compares tensors that are pinned with their pattern. Differences are counted in the result, and the
- * first of them is kept for the verdict.
+ * Compares tensors that are pinned with their pattern. Differences are counted in the result, and
+ * the first of them is kept for the verdict.
  */
 void bench_engine_compare(struct bench_engine *opened, const struct pattern *pattern,
 			  const struct layer *tensors, uint32_t generation);
 /* Waits until no tensor is in flight. */
 int bench_engine_wait(struct bench_engine *opened);
 /*
- * Stores the engine's statistics and closes it. Returns rc, or, if that is 0, -EBADMSG with the first
- * difference if contents differed, or the error of closing.
+ * Stores the engine's statistics and closes it. Returns rc, or, if that is 0, -EBADMSG with the
+ * first difference if contents differed, or the error of closing.
  */
 int bench_engine_close(struct bench_engine *opened, int rc, struct bench_result *result);
 /* Explains -EEXIST, a kept store. Returns rc. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * From the text of an option to its value, for the keys of job files and for the command line:
- * --name=value or --name value, where a name is an option's or an alias, with - or _; -h; and operands
- * anywhere, which -- ends options for.
+ * --name=value or --name value, where a name is an option's or an alias, with - or _; -h; and
+ * operands anywhere, which -- ends options for.
  */
 #include "cli/options/options.h"
 

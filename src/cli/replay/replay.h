@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The accesses that a replay performs: a program's calls on its tensors, in order, with the time that the
- * program computed before each; docs/replay.md describes the two file formats. And their performance on an
- * engine of its own: a mode of a job, like those in modes/.
+ * The accesses that a replay performs: a program's calls on its tensors, in order, with the time
+ * that the program computed before each; docs/replay.md describes the two file formats. And their
+ * performance on an engine of its own: a mode of a job, like those in modes/.
  */
 #ifndef CLI_REPLAY_REPLAY_H
 #define CLI_REPLAY_REPLAY_H

@@ -117,8 +117,8 @@ static void put_setting(struct json_writer *json, const struct bench_job *job, c
 		json_text(json, name, *text ? text : "Adam");
 }
 
-/* The keys that the figures of a job may depend on, in the form of a DeepSpeed file: words, and what
- * encloses those of an object. */
+/* The keys that the figures of a job may depend on, in the form of a DeepSpeed file: words, and
+ * what encloses those of an object. */
 static const char keys_of_aio[] = "aio { block_size queue_depth thread_count single_submit "
 				  "overlap_events use_gds } ";
 static const char keys_of_param[] =

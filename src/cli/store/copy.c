@@ -39,8 +39,8 @@ static int no_memory(struct copy *copy)
 /* ---- Parameters ---- */
 
 /*
- * The store of an earlier version may have names that are not UTF-8, which a checkpoint can't have: it gets
- * those with \xHH. NULL: it can have this one. The caller frees it.
+ * The store of an earlier version may have names that are not UTF-8, which a checkpoint can't have:
+ * it gets those with \xHH. NULL: it can have this one. The caller frees it.
  */
 static char *utf8_form(const char *name)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The stores that the options choose, one after the other, their names, and how the library opens them
- * without a configuration.
+ * The stores that the options choose, one after the other, their names, and how the library opens
+ * them without a configuration.
  */
 #include <errno.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `nvswap tune`: its options; checks them and the drive, makes and fills a file, searches, and reports
- * the choice.
+ * `nvswap tune`: its options; checks them and the drive, makes and fills a file, searches, and
+ * reports the choice.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The limits of tuning on a machine and a path, determined before anything is written; the fill; and
- * whether writes become slower: the begin and end of the fill are compared, and a reference
+ * The limits of tuning on a machine and a path, determined before anything is written; the fill;
+ * and whether writes become slower: the begin and end of the fill are compared, and a reference
  * measurement before the search with one after it. The fill is not compared with the references,
  * because overwriting differs from a first write.
  */

@@ -116,7 +116,9 @@ struct tune_setting {
 #define TUNE_SETTINGS 5
 /* Those beside the I/O engine. */
 void tune_settings(const struct tune_point *point, struct tune_setting settings[TUNE_SETTINGS]);
-/* Opens the aio of a point. -ENOMEM, -EINVAL for a value that is out of range; errors of the drive. */
+/*
+ * Opens the aio of a point. -ENOMEM, -EINVAL for a value that is out of range; errors of the drive.
+ */
 int tune_aio_open(const struct tune_workload *workload, const struct tune_point *point,
 		  struct nvs_aio **aio, struct nvs_error *error);
 /*

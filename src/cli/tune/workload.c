@@ -242,7 +242,9 @@ static void make_sample(struct round *round, struct tune_sample *sample)
 		struct nvs_latency *latency = &to->latency[d];
 
 		sample->bytes[d] = to->bytes[d] - from->bytes[d];
-		/* The minimum and maximum stay those since the begin; percentiles don't use them. */
+		/*
+		 * The minimum and maximum stay those since the begin; percentiles don't use them.
+		 */
 		latency->count -= from->latency[d].count;
 		for (size_t i = 0; i < NVS_LATENCY_BUCKETS; i++)
 			latency->buckets[i] -= from->latency[d].buckets[i];

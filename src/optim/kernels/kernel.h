@@ -14,7 +14,9 @@
 
 #define RULES 4u /* enum nvs_rule */
 
-/* The constants of an update, the same for all elements of a step. A rule sets those that it has. */
+/*
+ * The constants of an update, the same for all elements of a step. A rule sets those that it has.
+ */
 struct scalars {
 	float beta1, beta2;
 	float one_minus_beta1, one_minus_beta2; /* computed in double, then rounded */

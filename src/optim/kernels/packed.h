@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Optimizer state in fewer bytes: how the arrays of a run of elements are kept. docs/state-formats.md
- * defines every bit. Two properties are independent:
+ * Optimizer state in fewer bytes: how the arrays of a run of elements are kept.
+ * docs/state-formats.md defines every bit. Two properties are independent:
  *
  *	moments	exp_avg and exp_avg_sq in fp32, in bf16, or in 8 bits with a scale per block
  *	split	the fp32 master is the caller's bf16 weight and 16 bits more, the remainder

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The functions of a kernel for packed state, included after body.h. A chunk of elements is unpacked
- * to fp32 in the first cache, updated there by `adam`, and packed again; so the number of loops is
- * the sum of the formats, and not their product with the types of gradients and weights.
+ * The functions of a kernel for packed state, included after body.h. A chunk of elements is
+ * unpacked to fp32 in the first cache, updated there by `adam`, and packed again; so the number of
+ * loops is the sum of the formats, and not their product with the types of gradients and weights.
  *
  * The including file has defined, beside what body.h needs:
  *

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One tile in a pass: its tensors are pinned and waited for before it is computed, and released,
- * written or kept afterwards. Tiles that need the same gradients share one pin of them. What a pass does
- * with each tile is decided at its beginning, and from then on one task follows the other, so that no
- * tile is computed twice or while it is read.
+ * written or kept afterwards. Tiles that need the same gradients share one pin of them. What a pass
+ * does with each tile is decided at its beginning, and from then on one task follows the other, so
+ * that no tile is computed twice or while it is read.
  */
 
 #include "optim/pass/pass.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Passes over all state. It is created from the caller's weights, and copied back to them. All of it
- * goes out or in, in one pass: each tile is read or written once, all parts together, while the
+ * Passes over all state. It is created from the caller's weights, and copied back to them. All of
+ * it goes out or in, in one pass: each tile is read or written once, all parts together, while the
  * threads call the caller's function with the runs of the tiles before it. Or by whole tiles, for a
- * caller that transfers them itself: its transfers of several tiles are in flight while others are read
- * from the store or written to it.
+ * caller that transfers them itself: its transfers of several tiles are in flight while others are
+ * read from the store or written to it.
  */
 #include <errno.h>
 #include <string.h>
@@ -229,8 +229,8 @@ static int complete_tile(struct nvs_optimizer *optimizer, void *arg, size_t tile
 	return rc;
 }
 
-/* Where the state is not float32: through the float32 memory of the thread, whose number is that of its
- * flight. */
+/* Where the state is not float32: through the float32 memory of the thread, whose number is that of
+ * its flight. */
 static int transfer_run(struct bulk *bulk, const struct nvs_state_run *run, unsigned thread)
 {
 	int rc;

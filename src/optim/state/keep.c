@@ -399,8 +399,8 @@ static int suspend_tiles(struct nvs_optimizer *optimizer, struct nvs_error *erro
 	return rc;
 }
 
-/* Pins them again; `written`: the commit succeeded. A tile that can't be pinned is fetched like any other
- * when its turn comes. */
+/* Pins them again; `written`: the commit succeeded. A tile that can't be pinned is fetched like any
+ * other when its turn comes. */
 static void resume_tiles(struct nvs_optimizer *optimizer, bool written)
 {
 	for (size_t i = 0; i < optimizer->noffloaded; i++) {

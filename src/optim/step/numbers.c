@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bounds of the rules' numbers; and the loss scale by DeepSpeed's rules, which is halved and doubled,
- * and whose whole state is in the structure that is stored.
+ * The bounds of the rules' numbers; and the loss scale by DeepSpeed's rules, which is halved and
+ * doubled, and whose whole state is in the structure that is stored.
  */
 #include "optim/step/numbers.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bounds of the rules' numbers, which are the same in the configuration, in a call and in a kept
- * store.
+ * The bounds of the rules' numbers, which are the same in the configuration, in a call and in a
+ * kept store.
  */
 #ifndef OPTIM_NUMBERS_H
 #define OPTIM_NUMBERS_H

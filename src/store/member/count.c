@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The count of the bytes that runs with a write budget have written below a path: the file
- * <path>/nvswap/written, a line of text. It is read and replaced under its lock, by the stores of all
- * ranks. Its line lies in one sector, so a power failure leaves the old one or the new one. The user
- * may remove it at any time. The file stays open: nvswap.torch removes the directory of a store that
- * is not kept once it is open, and links the file of the user's path there.
+ * <path>/nvswap/written, a line of text. It is read and replaced under its lock, by the stores of
+ * all ranks. Its line lies in one sector, so a power failure leaves the old one or the new one. The
+ * user may remove it at any time. The file stays open: nvswap.torch removes the directory of a
+ * store that is not kept once it is open, and links the file of the user's path there.
  */
 #include <fcntl.h>
 #include <inttypes.h>

@@ -24,7 +24,9 @@
 static int open_parent(struct member *member, const char *path, struct nvs_error *error)
 {
 	member->parent_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	/* A commit looks for what a later run would find, whatever the working directory is then. */
+	/*
+	 * A commit looks for what a later run would find, whatever the working directory is then.
+	 */
 	if (member->parent_fd >= 0) {
 		free(member->parent);
 		member->parent = absolute_path(path);
@@ -202,7 +204,9 @@ static int open_data(struct member *members, unsigned index, struct nvs_error *e
 		rc = member_lock(member, error);
 	if (rc)
 		return rc;
-	/* The previous owner may have unlinked the file after we opened it and before we locked it. */
+	/*
+	 * The previous owner may have unlinked the file after we opened it and before we locked it.
+	 */
 	rc = member_leads_to(member->directory_fd, "data", member->fd);
 	if (rc)
 		return rc == -ENOENT ? MEMBER_GONE

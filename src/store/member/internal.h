@@ -37,7 +37,9 @@ int member_check_entries(int fd, const char *path, member_name_fn *ours, struct 
 /* Whether the name in a directory is that of the open file: 0, -ENOENT, or why it is not known. */
 int member_leads_to(int from_fd, const char *name, int fd);
 
-/* Whether a directory has nothing but the names that a file system keeps for removed, open files. */
+/*
+ * Whether a directory has nothing but the names that a file system keeps for removed, open files.
+ */
 bool member_counts_as_empty(int from_fd, const char *name);
 
 /* -EMEDIUMTYPE, with the owner's name and a remedy: */

@@ -189,7 +189,9 @@ int member_read_label(struct member *member, struct nvs_error *error)
 		if (rc)
 			return rc;
 	}
-	/* Manifests are written once all labels say kept: these have lost what was written since. */
+	/*
+	 * Manifests are written once all labels say kept: these have lost what was written since.
+	 */
 	if (!best->label.kept && !best->label.index &&
 	    (member->has_manifests ||
 	     (member->kind == MEMBER_RAW && member_newest_on_device(member))))

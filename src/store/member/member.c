@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A member's fields: set before it is opened, freed when it is closed, and what must hold of them;
- * the errors of opening one; and its lock, which is on its file or device, so the kernel releases it
- * when the process ends.
+ * the errors of opening one; and its lock, which is on its file or device, so the kernel releases
+ * it when the process ends.
  */
 #include "store/member/member.h"
 

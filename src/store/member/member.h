@@ -121,8 +121,8 @@ int member_probe(struct member *member, uint32_t unit, const struct nvs_log *log
 int members_open_file(struct member *members, unsigned n, uint64_t stripe, struct nvs_aio *aio,
 		      struct nvs_file **file, struct nvs_error *error);
 
-/* Raises a unit, up to UNIT_MAX, to whole physical blocks of the drives below the open file: a drive
- * moves a part of a block by reading all of it. */
+/* Raises a unit, up to UNIT_MAX, to whole physical blocks of the drives below the open file: a
+ * drive moves a part of a block by reading all of it. */
 void unit_cover_blocks(uint32_t *unit, int fd);
 
 /* Logs why the member's reserved space may not suffice, if so. */
@@ -143,9 +143,9 @@ bool member_has_copy(const struct member *member, enum label_copy state);
 /* Empties the member and makes room for a label. On a device, only the label is written. */
 int member_begin(struct member *member, struct nvs_error *error);
 /*
- * Opens the file of a manifest in the member's directory, unless it is open, which must be a regular
- * file of this user. -ENOENT: there is none. `create`: makes it, and removes other users' permissions
- * from it.
+ * Opens the file of a manifest in the member's directory, unless it is open, which must be a
+ * regular file of this user. -ENOENT: there is none. `create`: makes it, and removes other users'
+ * permissions from it.
  */
 int member_open_manifest(const struct member *member, unsigned i, bool create, int *fd,
 			 struct nvs_error *error);

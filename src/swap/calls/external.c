@@ -174,8 +174,8 @@ static struct nvs_tensor_range range_at(const struct nvs_tensor_range *ranges, s
 	return range;
 }
 
-/* Without the lock: the tensors of which bytes are named, each once, in `few` if it has room, else in
- * memory that ranged_free() frees; NULL without memory. */
+/* Without the lock: the tensors of which bytes are named, each once, in `few` if it has room, else
+ * in memory that ranged_free() frees; NULL without memory. */
 #define RANGED_FEW 64
 static struct nvs_tensor **ranged_tensors(struct nvs_engine *engine,
 					  const struct nvs_tensor_range *ranges, size_t n,

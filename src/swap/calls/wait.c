@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting: for the transfers of tensors, and until nothing is in flight; and the place that a thread
- * keeps among the calls that wait for room.
+ * Waiting: for the transfers of tensors, and until nothing is in flight; and the place that a
+ * thread keeps among the calls that wait for room.
  */
 #include <stdlib.h>
 

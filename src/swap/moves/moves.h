@@ -87,8 +87,8 @@ int first_overdue(const struct nvs_engine *engine, bool writes_alone, struct nvs
 int check_hung(const struct nvs_engine *engine, struct nvs_error *error);
 
 /* ---- landing.c ---- */
-/* Without the lock: fails completed reads of files that are not as they were when their headers were
- * read, -ESTALE. */
+/* Without the lock: fails completed reads of files that are not as they were when their headers
+ * were read, -ESTALE. */
 void runs_check_files(const struct nvs_engine *engine, struct transfer *list);
 /* Without the lock: traces completed runs. */
 void runs_trace(const struct nvs_engine *engine, const struct transfer *list);

@@ -201,8 +201,8 @@ static inline void scrub_forgets(struct scrub *scrub, const struct nvs_tensor *t
 
 struct nvs_engine {
 	/* Constant once the engine is open, but for `abandoned` and `owned`: */
-	/* Its thread tells messages: a log function may wait for a lock of the caller's whose owner is
-	 * in a call of this engine. */
+	/* Its thread tells messages: a log function may wait for a lock of the caller's whose owner
+	 * is in a call of this engine. */
 	struct log log;
 	struct nvs_log store_log; /* of the store: queues messages */
 	bool opened;

@@ -64,7 +64,9 @@ struct eviction {
 struct eviction eviction_for_batch(const struct nvs_engine *engine, uint64_t need);
 /* Room for the caller's prefetches: evicts clean tensors only. */
 struct eviction eviction_for_prefetch(const struct nvs_engine *engine, uint64_t need);
-/* Room for reading ahead by the plan: evicts clean tensors that are needed later than the access. */
+/*
+ * Room for reading ahead by the plan: evicts clean tensors that are needed later than the access.
+ */
 struct eviction eviction_for_plan(uint64_t goal, size_t needed_by);
 /* What exceeds max_in_cpu, of tensors that count for it; or else max_live. */
 struct eviction eviction_to_budget(bool counted);

@@ -67,7 +67,9 @@ void queue_changed(struct nvs_engine *engine);
 bool queue_lets_pass(const struct nvs_engine *engine, const struct ticket *ticket, uint64_t nbytes);
 /* The batch has been pinned. */
 void queue_passed(struct nvs_engine *engine, const struct ticket *ticket, uint64_t nbytes);
-/* When a call that may not pass asks again, if nothing changes; and that it has slept until then. */
+/*
+ * When a call that may not pass asks again, if nothing changes; and that it has slept until then.
+ */
 uint64_t queue_quiet_until(const struct nvs_engine *engine);
 void queue_was_quiet(struct nvs_engine *engine, uint64_t until_ns);
 /*

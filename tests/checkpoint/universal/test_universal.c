@@ -746,7 +746,10 @@ TEST(each_failing_call_leaves_the_old_checkpoint_or_the_new)
 	fail_at_each_call(path_in(memory ? memory : temp_directory(), "tag"));
 }
 
-/* A file system that can't exchange two names, below which is another one; NULL: it can't be mounted here. */
+/*
+ * A file system that can't exchange two names, below which is another one; NULL: it can't be
+ * mounted here.
+ */
 static const char *mount_fuse(void)
 {
 	const char *below = temp_directory(), *mount = temp_directory();
@@ -780,7 +783,9 @@ static void end_at_rename(void *left, struct inject_name *name)
 		_exit(0);
 }
 
-/* Exports over a checkpoint, in a process that ends before one of its renames; false: it has fewer. */
+/*
+ * Exports over a checkpoint, in a process that ends before one of its renames; false: it has fewer.
+ */
 static bool ends_at_rename(unsigned nth)
 {
 	const struct inject_observer observer = {.arg = &nth, .before_name = end_at_rename};
@@ -799,7 +804,10 @@ static bool ends_at_rename(unsigned nth)
 	return !WEXITSTATUS(status);
 }
 
-/* What an export of two steps left, that ended over one of `old`, is either, and the next export whole. */
+/*
+ * What an export of two steps left, that ended over one of `old`, is either, and the next export
+ * whole.
+ */
 static void old_or_new(struct optim *old)
 {
 	struct optim reader = {0};
@@ -1056,7 +1064,9 @@ TEST(a_directory_with_other_files_is_not_replaced)
 	}
 }
 
-/* As a crash of an NFS client or a FUSE file system leaves them, in all places that are replaced. */
+/*
+ * As a crash of an NFS client or a FUSE file system leaves them, in all places that are replaced.
+ */
 TEST(names_of_removed_files_are_no_other_files)
 {
 	char command[1024];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `nvswap store checksum`: what it writes is what the engine compares with, it names what is damaged, and
- * what it can't do says so.
+ * `nvswap store checksum`: what it writes is what the engine compares with, it names what is
+ * damaged, and what it can't do says so.
  */
 #include "checkpoint/weights_fixture.h"
 #include "cli/store/store_command_fixture.h"

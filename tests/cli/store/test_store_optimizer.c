@@ -140,8 +140,8 @@ TEST(a_striped_store_is_exported_in_shards_and_filled)
 	assert_says(output, "\"bytes\": 3600096");
 }
 
-/* A store with a group "h\xffad", as an earlier version took it: the name is in the table, and in the sum of the
- * layout. */
+/* A store with a group "h\xffad", as an earlier version took it: the name is in the table, and in
+ * the sum of the layout. */
 static void make_state_with_other_name(const char *path)
 {
 	struct nvs_optimizer *optimizer = open_state(&path, 1);

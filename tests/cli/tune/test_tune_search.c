@@ -163,7 +163,10 @@ static struct tally run_seeds(struct drive *drive, enum drive_temper temper, dou
 	return tally;
 }
 
-/* Without noise, the search is certain and chooses the expected point. 10 % noise in each round sometimes misleads the search; so do stalls or drift with little noise. */
+/*
+ * Without noise, the search is certain and chooses the expected point. 10 % noise in each round
+ * sometimes misleads the search; so do stalls or drift with little noise.
+ */
 TEST(finds_a_point_within_the_tolerance_of_the_best)
 {
 	unsigned in_stalls = 0, in_drift = 0;
@@ -311,8 +314,8 @@ TEST(a_limit_of_writes_is_shared_and_never_exceeded)
 /* ---- Statistics of rounds ---- */
 
 /*
- * How many of a thousand intervals contain the mean of normally distributed values about 1, some of which
- * a stall halves.
+ * How many of a thousand intervals contain the mean of normally distributed values about 1, some of
+ * which a stall halves.
  */
 static unsigned holding(unsigned n, double noise, unsigned stalls_percent, double known)
 {
@@ -547,7 +550,9 @@ static double slow_down_smaller(void *ratio, const struct tune_point *point)
 	return point->queue_depth == 16 ? *(double *)ratio : 1;
 }
 
-/* Of two points, the smaller has `ratio` of the rate of the larger. Counts how often it is chosen. */
+/*
+ * Of two points, the smaller has `ratio` of the rate of the larger. Counts how often it is chosen.
+ */
 static struct tally choose_of_two(double ratio, double noise, uint64_t budget_ns)
 {
 	struct tally tally = {0};

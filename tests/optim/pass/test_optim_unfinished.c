@@ -38,8 +38,8 @@ static const struct way {
 
 enum { GO_ON, FAIL_WRITES, KILL };
 
-/* What happens when the first weights of a step are final, so that the step has begun. The lock keeps
- * the other threads from finishing their tiles meanwhile. */
+/* What happens when the first weights of a step are final, so that the step has begun. The lock
+ * keeps the other threads from finishing their tiles meanwhile. */
 static struct {
 	struct sim *sim;
 	pthread_mutex_t lock;

@@ -551,7 +551,10 @@ TEST(held_tiles_make_room_where_free_memory_is_in_pieces)
 	engine = nvs_optimizer_engine(optim.optimizer);
 	nvs_engine_get_stats(engine, &stats);
 	assert_true(stats.pool.bytes / engine_unit(engine) <= LENGTH(fillers));
-	/* Fills what the held tiles leave with tensors of one unit, and takes every second one away. */
+	/*
+	 * Fills what the held tiles leave with tensors of one unit, and takes every second one
+	 * away.
+	 */
 	for (;; n++) {
 		char name[32];
 		const struct nvs_tensor_spec spec = {.size = sizeof(spec),

@@ -314,8 +314,8 @@ TEST(a_decoded_header_encodes_to_the_same_bytes)
 	assert_true(out.layout == in.layout && out.scaler.last_overflow == 5 && out.step == 77);
 }
 
-/* The fuzz target's seeds, by fuzz/seeds/make_optimizer_headers.py: otherwise it fuzzes the first check
- * alone. */
+/* The fuzz target's seeds, by fuzz/seeds/make_optimizer_headers.py: otherwise it fuzzes the first
+ * check alone. */
 TEST(seeds_of_the_fuzz_target_are_accepted)
 {
 	static const char *const seeds[] = {"finished", "unfinished", "half", "lent", "layout_max"};

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Compiled against headers whose structures lack their last fields. It passes arrays of them to the
- * library. Results stay within such sizes by test_sizes.c, and fields behind them are 0 by test_extremes.c.
+ * library. Results stay within such sizes by test_sizes.c, and fields behind them are 0 by
+ * test_extremes.c.
  */
 #include <nvswap.h>
 #include <stdio.h>

@@ -22,7 +22,10 @@ struct history_model {
 	void (*operation)(void *world, uint64_t seed);
 	/* Repairs the drive, checks all contents, and frees the world. */
 	void (*end)(void *world);
-	/* On a real drive: the directory is on an ext4 if there can be one, and threads take no turns. */
+	/*
+	 * On a real drive: the directory is on an ext4 if there can be one, and threads take no
+	 * turns.
+	 */
 	bool real;
 };
 

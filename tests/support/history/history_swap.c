@@ -855,7 +855,9 @@ static void externals_have_landed(struct world *w)
 		}
 }
 
-/* If `failing`, one call on the store's files fails: the previous commit still holds, or this one. */
+/*
+ * If `failing`, one call on the store's files fails: the previous commit still holds, or this one.
+ */
 static void op_commit(struct world *w)
 {
 	bool failing = below(&w->random, 2), file = below(&w->random, 2);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The simulated drive: each fault, each setting and the clock. That a seed decides all of it is shown by
- * test_histories, and that the nth I/O fails by test_every_io_fails.
+ * The simulated drive: each fault, each setting and the clock. That a seed decides all of it is
+ * shown by test_histories, and that the nth I/O fails by test_every_io_fails.
  */
 
 #include "aio/aio.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A thread that is cancelled while it waits in a call: the call ends as if it had not been, the engine
- * works on, and the thread ends at its own next cancellation point.
+ * A thread that is cancelled while it waits in a call: the call ends as if it had not been, the
+ * engine works on, and the thread ends at its own next cancellation point.
  */
 #include "swap/swap_fixture.h"
 

@@ -59,8 +59,8 @@ void kernel_drive_make(struct kernel_drive *drive, uint64_t nbytes)
 	if (!drive->device)
 		SKIP("%s", why);
 	/*
-	 * The kernel reports a write-back error to the next sync, which can belong to a later test whose
-	 * device has the same number. So sync once here.
+	 * The kernel reports a write-back error to the next sync, which can belong to a later test
+	 * whose device has the same number. So sync once here.
 	 */
 	call_device(drive, 0);
 }

@@ -146,7 +146,10 @@ TEST(io_errors_of_a_raw_device_are_reported_and_lose_nothing)
 
 static const uint64_t three[TENSORS] = {MIB, MIB, MIB};
 
-/* A kept store of three tensors with one commit, in which tensor i has the contents of `seed` or, with 0, i. */
+/*
+ * A kept store of three tensors with one commit, in which tensor i has the contents of `seed` or,
+ * with 0, i.
+ */
 static void keep_three(struct drive_store *on, bool raw, struct nvs_tensor **t, uint64_t seed)
 {
 	make(on, raw);

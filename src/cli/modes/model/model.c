@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Models from headers, as the library reads them, and generated ones of tensors of one size, of which
- * the last one is shortened to the requested size. Names alone decide which tensors belong to a series
- * of layers, in any order of the file.
+ * Models from headers, as the library reads them, and generated ones of tensors of one size, of
+ * which the last one is shortened to the requested size. Names alone decide which tensors belong to
+ * a series of layers, in any order of the file.
  *
- * Contents are of eight xorshift generators side by side, which compilers vectorize, reseeded for each
- * block so that any block can be generated alone. Fast and incompressible; not cryptographic.
+ * Contents are of eight xorshift generators side by side, which compilers vectorize, reseeded for
+ * each block so that any block can be generated alone. Fast and incompressible; not cryptographic.
  */
 #include "cli/modes/model/model.h"
 
@@ -158,8 +158,8 @@ uint64_t model_trained(const struct model *model, enum nvs_dtype dtype)
 #define DIGITS_MAX 18 /* a number of that many digits fits in 64 bits */
 
 /*
- * A tensor and the first number in its name, between dots or at either end: "model.layers.12.norm" is
- * number 12 of the series "model.layers.".
+ * A tensor and the first number in its name, between dots or at either end: "model.layers.12.norm"
+ * is number 12 of the series "model.layers.".
  */
 struct numbered {
 	struct model_tensor *tensor;

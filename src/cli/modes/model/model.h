@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The names, types and sizes of the tensors that a benchmark swaps: those of a model's files, those of a
- * JSON file in the form of a .safetensors header, or generated ones. Their contents are generated.
+ * The names, types and sizes of the tensors that a benchmark swaps: those of a model's files, those
+ * of a JSON file in the form of a .safetensors header, or generated ones. Their contents are
+ * generated.
  */
 #ifndef CLI_MODES_MODEL_MODEL_H
 #define CLI_MODES_MODEL_MODEL_H
@@ -67,7 +68,8 @@ static inline uint64_t model_room(const struct model_tensor *tensor)
 }
 
 /*
- * Elements that rw=step trains. Generated tensors count as `dtype`; integers of a file are not trained.
+ * Elements that rw=step trains. Generated tensors count as `dtype`; integers of a file are not
+ * trained.
  */
 uint64_t model_trained(const struct model *model, enum nvs_dtype dtype);
 

@@ -347,8 +347,8 @@ static void enter(struct search *search, const struct tune_point *point)
 	search->turns[search->nturns++] = trial;
 }
 
-/* Enters the point and its neighbours: a step on either axis, on both with the same bytes in flight,
- * and a smaller depth with a block that makes up for it. */
+/* Enters the point and its neighbours: a step on either axis, on both with the same bytes in
+ * flight, and a smaller depth with a block that makes up for it. */
 static void enter_neighbours(struct search *search, struct tune_point point)
 {
 	static const int steps[][2] = {{0, 0}, {-1, 0}, {1, 0},	 {0, -1},
@@ -416,8 +416,8 @@ static int run_race(struct search *search, uint64_t most)
 				return rc;
 			measured = true;
 		}
-		/* Clearly slower points leave, and those over the latency limit, but not by a single
-		 * round. */
+		/* Clearly slower points leave, and those over the latency limit, but not by a
+		 * single round. */
 		best = best_of_all(search);
 		least = low_of(search, best) * (1 - search->rules->tolerance);
 		search->nturns = 0;
@@ -497,9 +497,9 @@ static int explore(struct search *search)
 /* ---- The finals ---- */
 
 /*
- * Adds a candidate that is no finalist yet: the most preferred with default settings, or the fastest
- * with a block size that no finalist has, because equal points of one block crowd out those of
- * others.
+ * Adds a candidate that is no finalist yet: the most preferred with default settings, or the
+ * fastest with a block size that no finalist has, because equal points of one block crowd out those
+ * of others.
  */
 static void add_finalist(struct search *search, const struct trial *best, bool by_speed)
 {

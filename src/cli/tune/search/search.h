@@ -97,8 +97,8 @@ struct tune_outcome {
 
 bool tune_space_has(const struct tune_space *space, const struct tune_point *point);
 bool tune_point_same(const struct tune_point *a, const struct tune_point *b);
-/* Whether `a` is preferred to `b` if both are equally fast: it has the smaller total depth, then the
- * smaller block, then fewer workers, then the default settings. */
+/* Whether `a` is preferred to `b` if both are equally fast: it has the smaller total depth, then
+ * the smaller block, then fewer workers, then the default settings. */
 bool tune_prefers(const struct tune_space *space, const struct tune_point *a,
 		  const struct tune_point *b);
 
