@@ -4,6 +4,7 @@
 
 import copy
 import errno
+import functools
 import gc
 import hashlib
 import json
@@ -450,6 +451,39 @@ def the_recipes_run(directory):
     assert len(losses) == 4 and losses[-1] < losses[0], lora
     assert os.path.exists(os.path.join(directory, "adapter", "adapter_model.safetensors"))
     assert [line for line in expert if line.startswith("tensor(")][-2:], expert
+
+
+@promise
+def arguments_mean_what_they_do_to_transformers(directory):
+    folder, wanted = saved(directory, "llama")
+    place = os.path.join(directory, "hub", "models--x--y")
+    os.makedirs(os.path.join(place, "refs"))
+    os.makedirs(os.path.join(place, "snapshots"))
+    with open(os.path.join(place, "refs", "main"), "w", encoding="utf-8") as file:
+        file.write("0123")
+    os.symlink(folder, os.path.join(place, "snapshots", "0123"))
+    for path, more in ((folder, dict(local_files_only=True, low_cpu_mem_usage=True, use_safetensors=True, token=None)),
+                       (directory, dict(subfolder=os.path.basename(folder))),
+                       ("x/y", dict(cache_dir=os.path.dirname(place), revision="main")),
+                       (folder, dict(trust_remote_code=True))):
+        for cls in (AUTO, transformers.LlamaForCausalLM):
+            model = nvswap.torch.from_pretrained(cls, path, **more)
+            same(model, wanted)
+            closed(model)
+    for more in (dict(torch_dtype=torch.bfloat16), dict(num_hidden_layers=2), dict(attn_implementation="eager"),
+                 dict(use_cache=False, output_hidden_states=True)):
+        model, wanted = (each(AUTO, folder) for each in (
+            functools.partial(nvswap.torch.from_pretrained, **more),
+            lambda cls, path, more=more: cls.from_pretrained(path, **more).requires_grad_(False)))
+        assert (model.dtype, model.config.to_dict()) == (wanted.dtype, wanted.config.to_dict())
+        with torch.no_grad():
+            assert all(map(torch.equal, model(TOKENS).to_tuple()[:1], wanted(TOKENS).to_tuple()[:1]))
+        closed(model)
+    for path, more, text in ((folder, dict(use_safetensors=False), "only .safetensors files"),
+                             (folder, dict(config=wanted.config), "by their names"),
+                             (os.path.join(folder, "config.json"), {}, "is a file: give the folder")):
+        error = raises(nvswap.Error, lambda: nvswap.torch.from_pretrained(AUTO, path, **more), errno.EINVAL)
+        assert text in str(error), error
 
 
 @promise
