@@ -333,7 +333,7 @@ def headers(paths: Sequence[Path]) -> Iterator[Tuple[Dict[str, Any], int]]:
     """The headers of all files, with the lengths of these."""
     for path in paths:
         for file_path in _files_of(os.fsdecode(path)):
-            with open(file_path, "rb") as file:
+            with open(file_path, "rb", opener=_open_now) as file:
                 nbytes = os.fstat(file.fileno()).st_size
                 yield json.loads(file.read(min(int.from_bytes(file.read(8), "little"), nbytes))), nbytes
 
@@ -345,9 +345,14 @@ def _files_of(path: str) -> List[str]:
         path = next(iter(found), path)
     if not path.endswith(".index.json"):
         return [path]
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8", opener=_open_now) as file:
         index = json.load(file)
     return [os.path.join(os.path.dirname(path), each) for each in sorted(set(index["weight_map"].values()))]
+
+
+def _open_now(path: str, flags: int) -> int:
+    """Opens a file, and a pipe without waiting for a program that writes to it."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _numel(array: Any) -> int:

@@ -272,6 +272,12 @@ def files_that_are_missing_or_wrong_are_refused_by_name(directory):
         with open(path, "wb") as file:
             file.write(data)
         assert path in str(raises(nvswap.Error, lambda: nvswap.open_weights(path)))
+    for name in ("pipe.safetensors", "pipe.index.json"):  # Not waited for: nothing may ever write to it.
+        path = os.path.join(directory, name)
+        os.mkfifo(path)
+        found = child(f"import nvswap\ntry:\n    nvswap.open_weights({path!r})\nexcept nvswap.Error as error:\n"
+                      "    print(error)", directory)
+        assert f"{path} is not a regular file" in found, found
 
 
 @promise
