@@ -25,10 +25,12 @@ from nvswap.strings import Path, encoded, encoded_path
 
 Paths = Union[Path, Iterable[Path]]
 
+Survey = Tuple[int, Dict[str, str], List[str]]
+
 # What folders of Hugging Face's tools have, in the order in which nvs_engine_open_files looks for them.
 _MODELS = ("model", "adapter_model", "diffusion_pytorch_model")
 
-_ARRAYS = {"pt": "torch", "np": "numpy"}
+_ARRAYS = {"pt": "torch", "torch": "torch", "pytorch": "torch", "np": "numpy", "numpy": "numpy"}
 
 # The default pool: for the tensor that a program reads and one that is read ahead, in whole units.
 _SMALLEST_POOL = 64 << 20
@@ -56,7 +58,7 @@ class Weights(Engine):
 
     def __init__(self, paths: Sequence[Path], config: Config, *, aio: Optional[Aio] = None,
                  arrays: str = "torch", checksums: Optional[Path] = None,
-                 survey: Optional[Callable[[], Tuple[int, Dict[str, str]]]] = None) -> None:
+                 survey: Optional[Callable[[], Survey]] = None) -> None:
         if not paths:
             raise invalid("no files: name a folder, an index or .safetensors files")
         self._survey = survey or (lambda: survey_of(paths))
@@ -86,6 +88,15 @@ class Weights(Engine):
         """What the headers had as "__metadata__" when the files were opened, together; of a key in several
         files, the first one's, those of an index by their names. None: no file has any."""
         return dict(self._survey()[1]) or None
+
+    def offset_keys(self) -> List[str]:
+        """The names of the tensors of the files, in the order in which they lie there."""
+        stored = {each.name for each in self.stored()}
+        return [name for name in self._survey()[2] if name in stored]
+
+    def get_tensors(self) -> Dict[str, Any]:
+        """All tensors of the files, by name, each in memory of its own."""
+        return {name: self.get_tensor(name) for name in self.offset_keys()}
 
     def get_tensor(self, name: str) -> Any:
         """
@@ -250,8 +261,9 @@ def open_weights(paths: Paths, config: Any = None, *, framework: str = "pt",
         are the pool. Without these keys, or without a configuration, it has room for the largest
         tensor twice, and at least 64 MiB. Paths of it, and a directory, mean nothing here.
     framework : {"pt", "np"}
-        Torch tensors or numpy arrays. numpy has BF16 and F8 as unsigned integers; elements that are
-        packed (F4, F6) are bytes in one dimension in both.
+        Or "torch", "pytorch" and "numpy", as safe_open has them: torch tensors or numpy arrays. numpy has
+        BF16 and F8 as unsigned integers; elements that are packed (F4, F6) are bytes in one dimension in
+        both.
     aio : Aio, optional
         Whose workers to share, opened with the same configuration.
     checksums : str or os.PathLike, optional
@@ -266,14 +278,14 @@ def open_weights(paths: Paths, config: Any = None, *, framework: str = "pt",
     """
     if framework not in _ARRAYS:
         raise invalid(f'a framework is "pt" or "np", not {framework!r}')
-    if framework == "pt":
+    if _ARRAYS[framework] == "torch":
         import torch  # noqa: F401 pylint: disable=import-outside-toplevel,unused-import
     files = files_list(paths)
     survey = functools.lru_cache(maxsize=None)(lambda: survey_of(files))  # a header may have megabytes
     largest = 0
     # Of the files as they are opened, also for metadata(). Opening them reports what is wrong.
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        largest, _ = survey()
+        largest = survey()[0]
 
     def pool_bytes() -> int:
         return max(_SMALLEST_POOL, 2 * (largest + 2 * _UNIT_BYTES))
@@ -317,16 +329,18 @@ def _has_pool(config: Any) -> bool:
     return "buffer_count" in block or "buffer_size" in block
 
 
-def survey_of(paths: Sequence[Path]) -> Tuple[int, Dict[str, str]]:
-    """Bytes of the largest tensor of all files, and their "__metadata__"."""
+def survey_of(paths: Sequence[Path]) -> Survey:
+    """Bytes of the largest tensor of all files, their "__metadata__", and the names by offset."""
     metadata: Dict[str, str] = {}
+    names: List[str] = []
     largest = 0
     for header, nbytes in headers(paths):
         metadata = {**(header.pop("__metadata__", None) or {}), **metadata}
         for entry in header.values():
             begin, end = entry["data_offsets"]
             largest = max(largest, min(end - begin, nbytes))
-    return largest, metadata
+        names += sorted(header, key=lambda name, entries=header: entries[name]["data_offsets"])
+    return largest, metadata, names
 
 
 def headers(paths: Sequence[Path]) -> Iterator[Tuple[Dict[str, Any], int]]:

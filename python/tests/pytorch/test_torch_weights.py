@@ -72,6 +72,13 @@ def names_types_shapes_and_contents_are_those_of_safe_open(directory):
         for name in theirs.keys():
             assert equal(weights.get_tensor(name), theirs.get_tensor(name)), name
             assert weights.get_slice(name).get_dtype() == theirs.get_slice(name).get_dtype()
+        weights.register_rows("matrix", 1)
+        assert weights.offset_keys() == theirs.offset_keys() != weights.keys()
+        ours = weights.get_tensors()
+        assert list(ours) == list(theirs.get_tensors()) and all(equal(ours[name], made[name]) for name in made)
+    for framework in ("pt", "torch", "pytorch", "np", "numpy"):
+        with nvswap.open_weights(path, framework=framework) as ours, safetensors.safe_open(path, framework) as theirs:
+            assert isinstance(ours.get_tensor("matrix"), type(theirs.get_tensor("matrix"))), framework
 
 
 @promise
