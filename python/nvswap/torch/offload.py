@@ -678,6 +678,8 @@ def offload(module: torch.nn.Module, config: Any = None, *, engine: Optional[Eng
         device_memory = 4 * max(sum(each.nbytes for each in part) for part in parts)
     if experts_memory and weights is None:
         raise invalid("experts_memory is for experts that are read in files: give weights=, or leave it out")
+    if convert and weights is None:
+        raise invalid("convert is for parameters that are read in files: give weights=, or leave it out")
     if weights is not None:
         # It makes an Offloaded, so it imports this module.
         from nvswap.torch.weights import offload_files  # pylint: disable=import-outside-toplevel,cyclic-import

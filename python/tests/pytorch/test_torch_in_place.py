@@ -302,6 +302,8 @@ def a_pool_without_room_and_an_engine_are_refused(directory):
         errno.E2BIG)
     with nvswap.Engine(settings(directory)) as engine:
         raises(nvswap.Error, lambda: nvswap.torch.offload(on_meta(), engine=engine, weights=path), errno.EINVAL)
+    error = raises(nvswap.Error, lambda: nvswap.torch.offload(module(), directory, convert=True), errno.EINVAL)
+    assert "convert is for parameters that are read in files" in str(error)
 
 
 @promise
