@@ -54,8 +54,6 @@ class Weights(Engine):
         Returns what survey_of() does of these paths; by default this reads the headers.
     """
 
-    _what = "files"
-
     def __init__(self, paths: Sequence[Path], config: Config, *, aio: Optional[Aio] = None,
                  arrays: str = "torch", checksums: Optional[Path] = None,
                  survey: Optional[Callable[[], Survey]] = None) -> None:

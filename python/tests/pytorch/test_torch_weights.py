@@ -267,6 +267,8 @@ def what_would_write_is_refused(directory):
         raises(nvswap.Error, lambda: weights.register("more", "F32", 4), errno.EROFS)
         raises(nvswap.Error, lambda: weights.pinned("matrix", "w"), errno.EROFS)
         raises(nvswap.Error, lambda: weights.store_from({"scalar": torch.zeros(1)}), errno.EROFS)
+    error = raises(nvswap.ClosedError, lambda: weights.get_tensor("scalar"), errno.EBADF)
+    assert str(error).startswith("the engine is closed"), error
 
 
 @promise
