@@ -234,6 +234,26 @@ def lora_over_files_trains_as_over_memory_and_leaves_the_files(directory):
 
 
 @promise
+def adapters_that_compute_with_weights_are_refused_until_these_are_loaded(directory):
+    folder, wanted = saved(directory, "llama")
+    for more in ({"use_dora": True}, {"trainable_token_indices": [1, 2]}, {"init_lora_weights": "pissa"}):
+        found = []
+        made = peft.LoraConfig(r=4, target_modules=["q_proj"], **more)
+        model = nvswap.torch.from_pretrained(AUTO, folder, config=small())
+        error = raises(nvswap.Error, lambda model=model, made=made: peft.get_peft_model(model, made), errno.EINVAL)
+        assert "load() before" in str(error)
+        closed(model)
+        model = nvswap.torch.from_pretrained(AUTO, folder, config=small())
+        model.offloaded.load()
+        for each in (copy.deepcopy(wanted), model):
+            transformers.set_seed(3)
+            each.requires_grad_(False)
+            found.append(peft.get_peft_model(each, copy.deepcopy(made))(input_ids=TOKENS, labels=TOKENS).loss.item())
+        assert found[0] == found[1], more
+        closed(model)
+
+
+@promise
 def adapters_are_loaded_over_files_as_over_memory(directory):
     folder, wanted = saved(directory, "llama")
     place = os.path.join(directory, "adapter")
