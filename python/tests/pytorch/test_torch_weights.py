@@ -329,6 +329,11 @@ def tensors_are_compared_with_the_checksums_that_the_command_wrote(directory):
         assert code == errno.EBADMSG and path in text and name in text
     with nvswap.open_weights(directory, checksums=sums) as weights:
         assert not equal(weights.get_tensor(name), made[name])
+    os.mkdir(os.path.join(directory, "empty"))
+    for other in ("empty", "none"):
+        error = raises(nvswap.Error, lambda other=other: nvswap.open_weights(
+            directory, verify, checksums=os.path.join(directory, other)), errno.ENOENT)
+        assert os.path.join(directory, other, "model-0000") in str(error)
 
 
 @promise
