@@ -864,6 +864,28 @@ static void end_simulated(void)
 	OK(f, nvs_aio_close(sim_aio));
 }
 
+TEST(reads_ahead_of_a_file_that_has_changed_are_in_the_log_once_by_its_name)
+{
+	const char *path = begin_change(), *line;
+
+	OK(f, nvs_engine_step_begin(f->engine, &f->error));
+	for (size_t i = 0; i < N; i++)
+		OK(f, weights_read(f->engine, t[i], &f->error));
+	OK(f, nvs_engine_step_end(f->engine, NULL, &f->error));
+	evict_all();
+	assert_int_equal(unlink(path), 0);
+	OK(f, nvs_engine_step_begin(f->engine, &f->error));
+	is_stale(t[0], path);
+	events_await_idle(f->engine);
+	line = strstr(f->log, path);
+	assert_non_null(line);
+	assert_null(strstr(line + 1, path));
+	assert_null(strstr(f->log, "could not be read ahead: "));
+	is_stale(t[3], path);
+	assert_null(strstr(f->error.text, "another type"));
+	OK(f, nvs_engine_step_end(f->engine, NULL, &f->error));
+}
+
 TEST(a_file_that_is_written_to_in_the_middle_of_a_read_is_stale)
 {
 	const char *path = begin_simulated();
