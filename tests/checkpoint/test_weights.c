@@ -597,6 +597,23 @@ TEST(files_that_are_no_weights_are_refused_when_the_engine_is_opened)
 	assert_null(f->engine);
 }
 
+TEST(tensors_whose_names_are_refused_are_counted_in_the_log_by_their_file)
+{
+	const char *path;
+
+	INIT(f, .pool_bytes = MIB);
+	path = path_in(f->paths[0], "model.safetensors");
+	weights_file(path,
+		     "{\"\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
+		     "\"a\\u0000b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]},"
+		     "\"c\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[2,3]}}",
+		     0, "123", 3);
+	OK(f, nvs_engine_open_files(&f->engine, &f->config, &path, 1, NULL, &f->error));
+	assert_non_null(nvs_tensor_find(f->engine, "c"));
+	assert_says(f->log, path);
+	assert_says(f->log, "2 of its tensors are left out");
+}
+
 /* ---- Several files ---- */
 
 /* Both files have small tensors there. */
