@@ -152,6 +152,8 @@ class Weights(Engine):
         return self._tensors[own]
 
     def _one(self, name: str) -> Tensor:
+        if not isinstance(name, (str, Tensor)):
+            raise TypeError(f"the name of a tensor is a str, not {name!r}")
         (tensor,) = self._named(name)
         return tensor
 

@@ -567,6 +567,8 @@ def _is_fully_sharded(module: torch.nn.Module) -> bool:
 
 def _device_of(device: Any) -> torch.device:
     """A device with its number, as its tensors have it."""
+    if torch.device(device or _HOST).type == "meta":
+        raise invalid("forwards can't compute on the meta device: leave device= out, or give that of a GPU")
     return torch.empty(0, device=device or _HOST).device
 
 

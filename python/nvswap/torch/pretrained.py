@@ -16,9 +16,9 @@ from nvswap.weights import headers
 
 # What the class's own from_pretrained() takes and a model that stays in its files has no use for.
 _OF_MEMORY = {"device_map", "max_memory", "offload_folder", "offload_buffers", "state_dict", "force_download",
-              "variant", "output_loading_info", "quantization_config", "ignore_mismatched_sizes"}
+              "output_loading_info", "quantization_config", "ignore_mismatched_sizes"}
 # What it takes and is so in any case.
-_IN_ANY_CASE = {"low_cpu_mem_usage", "local_files_only", "use_safetensors", "token"}
+_IN_ANY_CASE = {"variant", "low_cpu_mem_usage", "local_files_only", "use_safetensors", "token"}
 _PLACES = {"subfolder", "revision", "cache_dir"}
 
 
@@ -43,7 +43,8 @@ def from_pretrained(cls: Any, folder: Any, *, config: Any = None, dtype: Any = N
         in the files are converted each time that they are read.
     **more
         As for the class's own from_pretrained(): values of config.json, such as num_hidden_layers=2,
-        attn_implementation, trust_remote_code, subfolder, revision and cache_dir. torch_dtype is `dtype`.
+        attn_implementation, trust_remote_code, key_mapping, subfolder, revision and cache_dir. torch_dtype is
+        `dtype`.
 
     Returns
     -------
@@ -61,6 +62,9 @@ def from_pretrained(cls: Any, folder: Any, *, config: Any = None, dtype: Any = N
     """
     import transformers  # pylint: disable=import-outside-toplevel,import-error
 
+    if more.get("variant") is not None:
+        raise invalid("variant: make the model with torch.device(\"meta\"), and give nvswap.torch.offload(model, weights=) "
+                      "the .safetensors files of that variant")
     of_memory = sorted(_OF_MEMORY & more.keys())
     if of_memory:
         raise invalid(f"{', '.join(of_memory)}: leave it out, as the weights stay in the files of the folder. device= "
@@ -73,6 +77,7 @@ def from_pretrained(cls: Any, folder: Any, *, config: Any = None, dtype: Any = N
     path = _folder_of(folder, {each: more.pop(each) for each in _PLACES & more.keys()})
     old_dtype = more.pop("torch_dtype", None)
     dtype = old_dtype if dtype is None else dtype
+    mapping = more.pop("key_mapping", None)
     more = {name: each for name, each in more.items() if name not in _IN_ANY_CASE}
     remote = {"trust_remote_code": more.get("trust_remote_code")} if hasattr(cls, "from_config") else {}
     settings, more = transformers.AutoConfig.from_pretrained(path, local_files_only=True, return_unused_kwargs=True,
@@ -85,6 +90,8 @@ def from_pretrained(cls: Any, folder: Any, *, config: Any = None, dtype: Any = N
     make = getattr(cls, "from_config", None) or cls._from_config
     with torch.device("meta"):
         model = make(settings, dtype=dtype or _first_dtype(path), **remote, **more)
+    if mapping is not None:
+        model._checkpoint_conversion_mapping = mapping
     if os.path.exists(os.path.join(path, "generation_config.json")) and model.can_generate():
         model.generation_config = transformers.GenerationConfig.from_pretrained(path, local_files_only=True)
     model.eval()
@@ -103,7 +110,13 @@ def _folder_of(folder: Any, places: Dict[str, Any]) -> str:
     if found is None:
         raise invalid(f"{path} has no config.json; adapters go over a model by peft.PeftModel.from_pretrained(model, "
                       "folder)")
-    return os.path.dirname(found)
+    path = os.path.dirname(found)
+    names = os.listdir(path)
+    if not any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names) and any(
+            name.endswith(".bin") for name in names):
+        raise invalid(f"{path} has its weights in .bin files, which are not read where they lie: save the model again by "
+                      "save_pretrained(), which writes .safetensors files")
+    return path
 
 
 def _first_dtype(path: str) -> torch.dtype:

@@ -277,6 +277,10 @@ def files_that_are_missing_or_wrong_are_refused_by_name(directory):
     assert directory in str(raises(nvswap.Error, lambda: nvswap.open_weights(directory), errno.ENOENT))
     assert path in str(raises(nvswap.Error, lambda: nvswap.open_weights(path), errno.ENOENT))
     raises(nvswap.Error, lambda: nvswap.open_weights([]), errno.EINVAL)
+    safetensors.torch.save_file({"a": torch.zeros(2)}, path)
+    with nvswap.open_weights(path) as weights:
+        for call in (weights.get_tensor, weights.get_slice):
+            assert "a str, not 3" in str(raises(TypeError, lambda call=call: call(3)))
     for data in (b"", b"\xff" * 100, struct.pack("<Q", 2) + b"[]", struct.pack("<Q", 9) + b'{"a": []}'):
         with open(path, "wb") as file:
             file.write(data)

@@ -499,7 +499,18 @@ def arguments_mean_what_they_do_to_transformers(directory):
         with torch.no_grad():
             assert all(map(torch.equal, model(TOKENS).to_tuple()[:1], wanted(TOKENS).to_tuple()[:1]))
         closed(model)
+    renamed = os.path.join(directory, "renamed")
+    shutil.copytree(folder, renamed, ignore=shutil.ignore_patterns("*.safetensors*"))
+    model = AUTO.from_pretrained(folder)
+    safetensors.torch.save_file({f"old.{name}": each for name, each in model.state_dict().items()},
+                                os.path.join(renamed, "model.safetensors"))
+    mapping = dict(key_mapping={"^old[.]": ""})
+    model = nvswap.torch.from_pretrained(AUTO, renamed, **mapping)
+    same(model, AUTO.from_pretrained(renamed, **mapping).requires_grad_(False))
+    closed(model)
     for path, more, text in ((folder, dict(use_safetensors=False), "only .safetensors files"),
+                             (folder, dict(variant="fp16"), "the .safetensors files of that variant"),
+                             (folder, dict(device="meta"), "leave device= out"),
                              (folder, dict(config=wanted.config), "by their names"),
                              (os.path.join(folder, "config.json"), {}, "is a file: give the folder")):
         error = raises(nvswap.Error, lambda: nvswap.torch.from_pretrained(AUTO, path, **more), errno.EINVAL)
@@ -508,8 +519,13 @@ def arguments_mean_what_they_do_to_transformers(directory):
 
 @promise
 def folders_that_can_not_be_used_are_refused(directory):
-    folder, _ = saved(directory, "llama")
+    folder, wanted = saved(directory, "llama")
     raises(OSError, lambda: nvswap.torch.from_pretrained(AUTO, os.path.join(directory, "none")))
+    old = os.path.join(directory, "old")
+    wanted.config.save_pretrained(old)
+    torch.save(wanted.state_dict(), os.path.join(old, "pytorch_model.bin"))
+    error = raises(nvswap.Error, lambda: nvswap.torch.from_pretrained(AUTO, old), errno.EINVAL)
+    assert f"{old} has its weights in .bin files" in str(error)
     path = os.path.join(folder, "config.json")
     with open(path, encoding="utf-8") as file:
         settings = json.load(file)
