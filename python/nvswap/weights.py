@@ -273,8 +273,8 @@ def open_weights(paths: Paths, config: Any = None, *, framework: str = "pt",
     Raises
     ------
     Error
-        Those of nvs_engine_open_files: ENOENT: no such file, or no checksums of one in `checksums`; EINVAL: a header is wrong. With verify,
-        reads of a tensor that differs from its checksum are EBADMSG.
+        Those of nvs_engine_open_files: ENOENT: no such file, or no checksums of one in `checksums`; EINVAL: a header is
+        wrong. With verify, reads of a tensor that differs from its checksum are EBADMSG.
     """
     if framework not in _ARRAYS:
         raise invalid(f'a framework is "pt" or "np", not {framework!r}')

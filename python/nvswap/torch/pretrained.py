@@ -63,8 +63,8 @@ def from_pretrained(cls: Any, folder: Any, *, config: Any = None, dtype: Any = N
     import transformers  # pylint: disable=import-outside-toplevel,import-error
 
     if more.get("variant") is not None:
-        raise invalid("variant: make the model with torch.device(\"meta\"), and give nvswap.torch.offload(model, weights=) "
-                      "the .safetensors files of that variant")
+        raise invalid("variant: make the model with torch.device('meta'), and give nvswap.torch.offload(model, "
+                      "weights=) the .safetensors files of that variant")
     of_memory = sorted(_OF_MEMORY & more.keys())
     if of_memory:
         raise invalid(f"{', '.join(of_memory)}: leave it out, as the weights stay in the files of the folder. device= "
@@ -114,8 +114,8 @@ def _folder_of(folder: Any, places: Dict[str, Any]) -> str:
     names = os.listdir(path)
     if not any(name.endswith((".safetensors", ".safetensors.index.json")) for name in names) and any(
             name.endswith(".bin") for name in names):
-        raise invalid(f"{path} has its weights in .bin files, which are not read where they lie: save the model again by "
-                      "save_pretrained(), which writes .safetensors files")
+        raise invalid(f"{path} has its weights in .bin files, which are not read where they lie: save the model again "
+                      "by save_pretrained(), which writes .safetensors files")
     return path
 
 

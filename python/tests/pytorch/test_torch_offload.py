@@ -942,8 +942,9 @@ def elements_that_are_not_in_memory_can_not_be_used_in_silence(directory):
 
     for use in (lambda: weight + 1, lambda: data @ weight, weight.norm, weight.clone, lambda: weight[0], weight.tolist,
                 lambda: weight.detach().numpy(), lambda: weight.data.mul_(2), lambda: weight.T.sum(),
-                lambda: torch.nn.init.normal_(weight), lambda: torch.stack([weight]), lambda: torch.equal(weight, weight),
-                lambda: torch.nn.functional.linear(input=data, weight=weight), lambda: copy.deepcopy(weight),
+                lambda: torch.nn.init.normal_(weight), lambda: torch.stack([weight]),
+                lambda: torch.equal(weight, weight), lambda: torch.nn.functional.linear(input=data, weight=weight),
+                lambda: copy.deepcopy(weight),
                 lambda: torch.save(dict(module.named_parameters()), io.BytesIO()), set_data,
                 lambda: torch.ones(16, 16).copy_(weight), lambda: torch.optim.swa_utils.get_ema_multi_avg_fn()(
                     [torch.ones(16, 16)], [weight], 1)):

@@ -181,9 +181,10 @@ static int check_directories(const struct sums *sums)
 	for (size_t i = 0; i < sums->n; i++) {
 		const char *path = file_of(sums, i);
 		char directory[4096];
-		int length = sums->job->to ? snprintf(directory, sizeof(directory), "%s", sums->job->to)
-					   : snprintf(directory, sizeof(directory), "%.*s.",
-						      (int)(last_name(path) - path), path);
+		int length = sums->job->to
+				     ? snprintf(directory, sizeof(directory), "%s", sums->job->to)
+				     : snprintf(directory, sizeof(directory), "%.*s.",
+						(int)(last_name(path) - path), path);
 
 		if (length < (int)sizeof(directory) && access(directory, W_OK)) {
 			say("can't write checksums to %s: %s%s", directory, nvs_strerror(-errno),
