@@ -59,8 +59,8 @@ def _not_in_memory(name: str, args: Any, kwargs: Any) -> Exception:
              for each in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(each, _Absent)]
     which = found[0].nvswap_offloaded if found else "of an offloaded module"
     return invalid(f"parameter {which} is not in memory outside of forwards of the module that has it, and {name} "
-                   "needs its elements: read them in `with offloaded.engine.pinned([name])` or by state_dict(), or call "
-                   "offloaded.load() before, which brings all parameters into memory", which)
+                   "needs its elements: read them in `with offloaded.engine.pinned([name])` or by state_dict(), or "
+                   "call offloaded.load() before, which brings all parameters into memory", which)
 
 
 @functools.lru_cache(maxsize=None)
