@@ -177,7 +177,8 @@ struct nvs_files_options {
  *           tensor is in two files; the configuration has another value for a setting of the aio
  *           than that was opened with
  * -E2BIG    fields of a later version are set in the options
- * -ENOENT   a file does not exist, or a folder has none of the names above
+ * -ENOENT   a file does not exist, or a folder has none of the names above; with verify, the
+ *           directory of options->checksums lacks the checksums of a file
  * -ESTALE   a file was replaced or written to while the engine was opened; or its checksums are
  *           those of a file of another length or of other tensors
  * -ENODATA  a file was truncated while its header was read

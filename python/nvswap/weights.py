@@ -25,10 +25,12 @@ from nvswap.strings import Path, encoded, encoded_path
 
 Paths = Union[Path, Iterable[Path]]
 
+Survey = Tuple[int, Dict[str, str], List[str]]
+
 # What folders of Hugging Face's tools have, in the order in which nvs_engine_open_files looks for them.
 _MODELS = ("model", "adapter_model", "diffusion_pytorch_model")
 
-_ARRAYS = {"pt": "torch", "np": "numpy"}
+_ARRAYS = {"pt": "torch", "torch": "torch", "pytorch": "torch", "np": "numpy", "numpy": "numpy"}
 
 # The default pool: for the tensor that a program reads and one that is read ahead, in whole units.
 _SMALLEST_POOL = 64 << 20
@@ -52,11 +54,9 @@ class Weights(Engine):
         Returns what survey_of() does of these paths; by default this reads the headers.
     """
 
-    _what = "files"
-
     def __init__(self, paths: Sequence[Path], config: Config, *, aio: Optional[Aio] = None,
                  arrays: str = "torch", checksums: Optional[Path] = None,
-                 survey: Optional[Callable[[], Tuple[int, Dict[str, str]]]] = None) -> None:
+                 survey: Optional[Callable[[], Survey]] = None) -> None:
         if not paths:
             raise invalid("no files: name a folder, an index or .safetensors files")
         self._survey = survey or (lambda: survey_of(paths))
@@ -86,6 +86,15 @@ class Weights(Engine):
         """What the headers had as "__metadata__" when the files were opened, together; of a key in several
         files, the first one's, those of an index by their names. None: no file has any."""
         return dict(self._survey()[1]) or None
+
+    def offset_keys(self) -> List[str]:
+        """The names of the tensors of the files, in the order in which they lie there."""
+        stored = {each.name for each in self.stored()}
+        return [name for name in self._survey()[2] if name in stored]
+
+    def get_tensors(self) -> Dict[str, Any]:
+        """All tensors of the files, by name, each in memory of its own."""
+        return {name: self.get_tensor(name) for name in self.offset_keys()}
 
     def get_tensor(self, name: str) -> Any:
         """
@@ -143,6 +152,8 @@ class Weights(Engine):
         return self._tensors[own]
 
     def _one(self, name: str) -> Tensor:
+        if not isinstance(name, (str, Tensor)):
+            raise TypeError(f"the name of a tensor is a str, not {name!r}")
         (tensor,) = self._named(name)
         return tensor
 
@@ -250,8 +261,9 @@ def open_weights(paths: Paths, config: Any = None, *, framework: str = "pt",
         are the pool. Without these keys, or without a configuration, it has room for the largest
         tensor twice, and at least 64 MiB. Paths of it, and a directory, mean nothing here.
     framework : {"pt", "np"}
-        Torch tensors or numpy arrays. numpy has BF16 and F8 as unsigned integers; elements that are
-        packed (F4, F6) are bytes in one dimension in both.
+        Or "torch", "pytorch" and "numpy", as safe_open has them: torch tensors or numpy arrays. numpy has
+        BF16 and F8 as unsigned integers; elements that are packed (F4, F6) are bytes in one dimension in
+        both.
     aio : Aio, optional
         Whose workers to share, opened with the same configuration.
     checksums : str or os.PathLike, optional
@@ -261,19 +273,19 @@ def open_weights(paths: Paths, config: Any = None, *, framework: str = "pt",
     Raises
     ------
     Error
-        Those of nvs_engine_open_files: ENOENT: no such file; EINVAL: a header is wrong. With verify,
-        reads of a tensor that differs from its checksum are EBADMSG.
+        Those of nvs_engine_open_files: ENOENT: no such file, or no checksums of one in `checksums`; EINVAL: a header is
+        wrong. With verify, reads of a tensor that differs from its checksum are EBADMSG.
     """
     if framework not in _ARRAYS:
         raise invalid(f'a framework is "pt" or "np", not {framework!r}')
-    if framework == "pt":
+    if _ARRAYS[framework] == "torch":
         import torch  # noqa: F401 pylint: disable=import-outside-toplevel,unused-import
     files = files_list(paths)
     survey = functools.lru_cache(maxsize=None)(lambda: survey_of(files))  # a header may have megabytes
     largest = 0
     # Of the files as they are opened, also for metadata(). Opening them reports what is wrong.
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        largest, _ = survey()
+        largest = survey()[0]
 
     def pool_bytes() -> int:
         return max(_SMALLEST_POOL, 2 * (largest + 2 * _UNIT_BYTES))
@@ -317,23 +329,25 @@ def _has_pool(config: Any) -> bool:
     return "buffer_count" in block or "buffer_size" in block
 
 
-def survey_of(paths: Sequence[Path]) -> Tuple[int, Dict[str, str]]:
-    """Bytes of the largest tensor of all files, and their "__metadata__"."""
+def survey_of(paths: Sequence[Path]) -> Survey:
+    """Bytes of the largest tensor of all files, their "__metadata__", and the names by offset."""
     metadata: Dict[str, str] = {}
+    names: List[str] = []
     largest = 0
     for header, nbytes in headers(paths):
         metadata = {**(header.pop("__metadata__", None) or {}), **metadata}
         for entry in header.values():
             begin, end = entry["data_offsets"]
             largest = max(largest, min(end - begin, nbytes))
-    return largest, metadata
+        names += sorted(header, key=lambda name, entries=header: entries[name]["data_offsets"])
+    return largest, metadata, names
 
 
 def headers(paths: Sequence[Path]) -> Iterator[Tuple[Dict[str, Any], int]]:
     """The headers of all files, with the lengths of these."""
     for path in paths:
         for file_path in _files_of(os.fsdecode(path)):
-            with open(file_path, "rb") as file:
+            with open(file_path, "rb", opener=_open_now) as file:
                 nbytes = os.fstat(file.fileno()).st_size
                 yield json.loads(file.read(min(int.from_bytes(file.read(8), "little"), nbytes))), nbytes
 
@@ -345,9 +359,14 @@ def _files_of(path: str) -> List[str]:
         path = next(iter(found), path)
     if not path.endswith(".index.json"):
         return [path]
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8", opener=_open_now) as file:
         index = json.load(file)
     return [os.path.join(os.path.dirname(path), each) for each in sorted(set(index["weight_map"].values()))]
+
+
+def _open_now(path: str, flags: int) -> int:
+    """Opens a file, and a pipe without waiting for a program that writes to it."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _numel(array: Any) -> int:

@@ -322,8 +322,8 @@ int storage_sum(const struct storage *storage, struct nvs_aio *aio, struct nvs_f
 /*
  * Gives the entries of file `i` the checksums of the file that has them, in that directory (NULL:
  * beside the file), if there is one. The checkpoint is sorted. -EINVAL: it has another form;
- * -ESTALE: it is of a file of another length or of other tensors. -ENOMEM, errno of opening and
- *          reading.
+ * -ESTALE: it is of a file of another length or of other tensors; -ENOENT: that directory has none.
+ * -ENOMEM, errno of opening and reading.
  */
 int checksums_load(struct nvs_checkpoint *checkpoint, size_t i, const char *directory,
 		   struct nvs_error *error);

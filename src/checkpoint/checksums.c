@@ -128,6 +128,12 @@ int checksums_load(struct nvs_checkpoint *checkpoint, size_t i, const char *dire
 			rc = checksums_read(checkpoint, i, path, fd, nbytes, error);
 			close(fd);
 		}
+	} else if (directory) {
+		rc = error_set(error, -ENOENT,
+			       "there are no checksums %s: \"nvswap store checksum --to %s %s\" "
+			       "writes them; without a directory of checksums, those beside the "
+			       "file are read, if there are any",
+			       path, directory, of);
 	}
 	free(path);
 	return rc;

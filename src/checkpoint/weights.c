@@ -15,10 +15,12 @@
 #include "checkpoint/checkpoint.h"
 #include "swap/swap.h"
 
-static int add_path(struct nvs_checkpoint *all, const char *path, struct nvs_error *error)
+static int add_path(struct nvs_checkpoint *all, const char *path, const struct nvs_log *log,
+		    struct nvs_error *error)
 {
 	struct nvs_checkpoint part = {0};
 	char found[PATH_MAX];
+	size_t nunread;
 	int rc = checkpoint_find_path(path, false, found, error);
 
 	if (rc)
@@ -27,10 +29,16 @@ static int add_path(struct nvs_checkpoint *all, const char *path, struct nvs_err
 						 : safetensors_load(&part, found, error);
 	if (rc)
 		return rc;
+	nunread = part.nunread;
 	if (!part.has_data)
 		rc = error_set(error, -EINVAL, "%s is a header without data", found);
 	else
 		rc = checkpoint_append(all, &part, found, error);
+	if (!rc && nunread)
+		log_say(log, NVS_LOG_WARNING,
+			"%s: %zu of its tensors are left out, whose names have no bytes, more than "
+			"%d, or a NUL",
+			found, nunread, NVS_NAME_MAX);
 	checkpoint_free(&part);
 	return rc;
 }
@@ -103,7 +111,7 @@ int nvs_engine_open_files(struct nvs_engine **engine, const struct nvs_config *c
 	if (rc)
 		return struct_refused(error, rc, "nvs_files_options", "the options");
 	for (size_t i = 0; i < n && !rc; i++)
-		rc = paths[i] ? add_path(&all, paths[i], error)
+		rc = paths[i] ? add_path(&all, paths[i], &config->log, error)
 			      : error_set(error, -EINVAL, "paths[%zu] is NULL", i);
 	if (!rc)
 		rc = checkpoint_sort(&all, paths[0], error);

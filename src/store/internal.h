@@ -73,6 +73,7 @@ struct source {
 	struct stamp stamp;
 	int fd;		/* of the nvs_file */
 	uint64_t first; /* the offset of its first byte there */
+	bool reported;	/* by store_report_file() */
 };
 
 struct sources {

@@ -80,6 +80,15 @@ int store_check_file(const struct store *store, uint64_t offset)
 	return named.st_dev == open.st_dev && named.st_ino == open.st_ino ? 0 : -ESTALE;
 }
 
+bool store_report_file(struct store *store, uint64_t offset)
+{
+	struct source *source = &store->sources->source[file_member_at(store->file, offset)];
+	bool first = !source->reported;
+
+	source->reported = true;
+	return first;
+}
+
 bool store_same_file(const struct store *store, uint64_t a, uint64_t b)
 {
 	return source_at(store, a) == source_at(store, b);

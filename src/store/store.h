@@ -68,6 +68,9 @@ struct store_window store_window(const struct store *store, uint64_t offset, uin
 /* -ESTALE: the file that has the byte at this offset of store_file() is no longer as it was when
  * its header was read, or its path leads elsewhere. Makes system calls. */
 int store_check_file(const struct store *store, uint64_t offset);
+/* Whether the file that has the byte at this offset of store_file() has not been asked about
+ * before: a message about it is logged once. */
+bool store_report_file(struct store *store, uint64_t offset);
 /* The path of the file that has the byte at this offset of store_file(). */
 const char *store_file_path(const struct store *store, uint64_t offset);
 /* Whether both bytes are of one file. */

@@ -174,6 +174,21 @@ TEST(checksums_lie_in_another_directory_or_are_left_out)
 	OK(f, read_one(t[2]));
 }
 
+TEST(a_directory_that_is_given_and_has_no_checksums_is_refused_by_name)
+{
+	const char *directory;
+
+	make(true);
+	directory = path_in(f->paths[0], "sums");
+	for (int exists = 0; exists < 2; exists++) {
+		expect_error(f, open_from(directory), -ENOENT,
+			     path_in(directory, "model.safetensors.checksums"));
+		assert_int_equal(mkdir(directory, 0700), exists ? -1 : 0);
+	}
+	f->config.verify = VERIFY_OFF;
+	OK(f, open_from(directory));
+}
+
 TEST(a_tensor_without_a_checksum_gets_that_of_its_first_read)
 {
 	struct nvs_tensor_rows rows = {

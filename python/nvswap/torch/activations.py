@@ -39,6 +39,7 @@ from torch.nn.modules import module as nn_module
 
 from nvswap.engine import Engine
 from nvswap.errors import Error, invalid
+from nvswap.torch.absent import is_offloaded
 from nvswap.torch.local import bytes_of, trim_memory, is_on_host, place_of, view_at
 from nvswap.torch.settings import engine_of_its_own, settings_of
 
@@ -427,7 +428,8 @@ class _Modules:
     def _enter(self, module: torch.nn.Module, _: Any) -> None:
         if threading.get_ident() == self._thread:
             if not self._running:
-                self._weights = {each.untyped_storage().data_ptr() for each in module.parameters()}
+                self._weights = {each.untyped_storage().data_ptr() for each in module.parameters()
+                                 if not is_offloaded(each)}
             self._running.append(weakref.ref(module))
 
     @torch.compiler.disable

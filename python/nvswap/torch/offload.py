@@ -2,7 +2,7 @@
 """
 Keeps the parameters of a module in an engine. Each module is given its own, pinned in the pool or copied
 to a device, for the time of its forward; reading those of another module there pins them too, until
-that forward ends. Between, a parameter has its shape and no memory: every element reads as nan.
+that forward ends. Between, a parameter has its shape and no memory: reading an element is an error.
 """
 
 from __future__ import annotations
@@ -23,15 +23,13 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from nvswap.engine import Engine
 from nvswap.errors import Error, drop_variables, invalid
+from nvswap.torch.absent import give_memory, is_offloaded, take_memory
 from nvswap.torch.local import is_host, is_sharded
 from nvswap.torch.settings import place_of_its_own, settings_of
 from nvswap.torch.shared import leave, shared_of
 from nvswap.torch.threads import Forward
 
 Initialize = Callable[[str, torch.Tensor], None]
-
-# An attribute of parameters whose contents are in a store.
-_OFFLOADED = "nvswap_offloaded"
 
 _HOST = torch.device("cpu")
 _UNIT_BYTES = 4096
@@ -40,11 +38,6 @@ _UNIT_BYTES = 4096
 _is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", lambda: False)
 _is_transforming: Callable[[], bool] = getattr(
     torch._C, "_are_functorch_transforms_active", lambda: False)
-
-
-def is_offloaded(parameter: torch.Tensor) -> bool:
-    """Whether a parameter's contents are in the store of an offloaded module."""
-    return hasattr(parameter, _OFFLOADED)
 
 
 def _placeholder(dtype: torch.dtype, shape: torch.Size, device: torch.device) -> torch.Tensor:
@@ -178,8 +171,9 @@ class Offloaded:
         for name, parameter in parameters.items():
             parameter = self._replace(
                 parameter, _placeholder(parameter.dtype, parameter.shape, self.device), self._kind)
-            setattr(parameter, _OFFLOADED, name)
+            parameter.nvswap_offloaded = name  # type: ignore[attr-defined]
             self._names[parameter] = name
+            take_memory(parameter, parameter.data)
 
     def _store(self, parameters: Dict[str, torch.nn.Parameter]) -> None:
         """Puts the contents of parameters into the engine."""
@@ -294,7 +288,7 @@ class Offloaded:
                 self._shared.depth[name] = self._shared.depth.get(name, 0) + 1
                 # Another thread may be computing with it: its memory stays.
                 if name not in self._saved.pinned:
-                    parameter.data = tensors[name]
+                    give_memory(parameter, tensors[name])
                     self._saved.pinned[name] = parameter
                 forward[name] = parameter
 
@@ -321,7 +315,7 @@ class Offloaded:
                 depth[name] -= 1
                 if depth[name] == 0:
                     del self._saved.pinned[name]
-                    parameter.data = _placeholder(parameter.dtype, parameter.shape, self.device)
+                    take_memory(parameter)
 
     def _look_up(self, parameter: Optional[torch.nn.Parameter]) -> None:
         """Pins a parameter until the innermost forward of this thread ends."""
@@ -411,12 +405,12 @@ class Offloaded:
         names = {self._names[parameter]: parameter for parameter in parameters}
         with self.idle_engine.pinned(list(names), "r+", arrays="torch") as tensors:
             for name, parameter in names.items():
-                parameter.data = tensors[name]
+                give_memory(parameter, tensors[name])
             try:
                 yield
             finally:
                 for parameter in parameters:
-                    parameter.data = _placeholder(parameter.dtype, parameter.shape, self.device)
+                    take_memory(parameter)
                     torch.autograd.graph.increment_version(parameter)
                 self.written.update(parameters)
 
@@ -472,7 +466,9 @@ class Offloaded:
         # Memory for the old name may lack: then the parameter is there by the new one.
         self._names[parameter] = converted
         gradient, parameter.grad = parameter.grad, None
-        parameter.data = _placeholder(dtype, parameter.shape, self.device)
+        placeholder = _placeholder(dtype, parameter.shape, self.device)
+        give_memory(parameter, placeholder)
+        take_memory(parameter, placeholder)
         torch.autograd.graph.increment_version(parameter)
         parameter.grad = gradient.to(dtype) if gradient is not None else None
         self.engine.rename(converted, name)
@@ -524,8 +520,8 @@ class Offloaded:
             hook.remove()
         self._hooks.clear()
         for parameter, data in loaded.items():
-            parameter.data = data
-            delattr(parameter, _OFFLOADED)
+            give_memory(parameter, data)
+            del parameter.nvswap_offloaded, parameter.nvswap_placeholder  # type: ignore[attr-defined]
         self._names.clear()
         leave(self.engine, self)
 
@@ -571,6 +567,8 @@ def _is_fully_sharded(module: torch.nn.Module) -> bool:
 
 def _device_of(device: Any) -> torch.device:
     """A device with its number, as its tensors have it."""
+    if torch.device(device or _HOST).type == "meta":
+        raise invalid("forwards can't compute on the meta device: leave device= out, or give that of a GPU")
     return torch.empty(0, device=device or _HOST).device
 
 
@@ -645,13 +643,13 @@ def offload(module: torch.nn.Module, config: Any = None, *, engine: Optional[Eng
 
     A parameter is in memory in the forward of the module that has it. A forward that reads it as an
     attribute of another module, as torch.nn.MultiheadAttention and users of torch.nn.ParameterList
-    do, has it until that forward ends. Elsewhere it is nan, as what `module.parameters()` gives is
-    in a forward. What a forward changes in place of its parameter, as torch.nn.Embedding does with
+    do, has it until that forward ends. Elsewhere, and as what `module.parameters()` gives in a
+    forward, it has no memory: what reads or writes its elements is EINVAL, and its shape, type, gradient
+    and hooks are as ever. What a forward changes in place of its parameter, as torch.nn.Embedding does with
     max_norm, lasts until the pool needs the room. Modules that compute a parameter from others
     (parametrizations, weight_norm, spectral_norm, prune) can't be offloaded. state_dict() has
     copies of all parameters in host memory. load_state_dict(), and before there is an optimizer half()
-    and to(dtype), change the store; share_memory() and to_empty() are refused. What is written to a
-    parameter outside of forwards (torch.nn.init, ``parameter.data = tensor``) is lost without an error.
+    and to(dtype), change the store; share_memory() and to_empty() are refused.
 
     A DistributedDataParallel is made of the offloaded module, and trains at least one parameter that
     `smallest` leaves in memory. Those that are offloaded begin as its first rank has them, and each
@@ -678,6 +676,8 @@ def offload(module: torch.nn.Module, config: Any = None, *, engine: Optional[Eng
         device_memory = 4 * max(sum(each.nbytes for each in part) for part in parts)
     if experts_memory and weights is None:
         raise invalid("experts_memory is for experts that are read in files: give weights=, or leave it out")
+    if convert and weights is None:
+        raise invalid("convert is for parameters that are read in files: give weights=, or leave it out")
     if weights is not None:
         # It makes an Offloaded, so it imports this module.
         from nvswap.torch.weights import offload_files  # pylint: disable=import-outside-toplevel,cyclic-import

@@ -14,7 +14,7 @@ import torch
 from nvswap.errors import Error, invalid
 from nvswap.torch.local import (
     Place, bytes_of, trim_memory, is_on_host, is_sharded, place_of, view_at)
-from nvswap.torch.offload import is_offloaded
+from nvswap.torch.absent import is_offloaded
 from nvswap.torch.settings import engine_of_its_own, settings_of
 
 Parkable = Union[torch.nn.Module, torch.optim.Optimizer, torch.Tensor, Mapping[Any, torch.Tensor],

@@ -90,7 +90,7 @@ class Shared:
     @contextmanager
     def contents(self, parameters: Dict[str, torch.nn.Parameter]) -> Iterator[Mapping[str, torch.Tensor]]:
         """Tensors with the contents of parameters of one device: pool memory, or copies there."""
-        copies = self.copies.get(next(iter(parameters.values())).device)
+        copies = self.copies.get(next(iter(parameters.values())).device) if self.copies else None
         if copies is not None:
             yield with_room(lambda timeout: copies.get(parameters, timeout), self.finish_copies)
             return

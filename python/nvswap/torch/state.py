@@ -30,6 +30,7 @@ from nvswap.dtypes import dtype_name
 from nvswap.errors import Error
 from nvswap.optimizer import STATES, Group, GroupRule, Optimizer
 from nvswap.statistics import StepResult
+from nvswap.torch.absent import is_offloaded
 from nvswap.torch.gradients import StoredGradient
 from nvswap.torch.local import is_on_host, is_sharded, like_parameter, local
 from nvswap.torch.offload import Offloaded
@@ -287,11 +288,11 @@ class State:
     def follow_memory(self) -> Optional[torch.nn.Parameter]:
         """New weights go where the parameters have them now. Returns one that has become another."""
         moved = [parameter for parameter, memory in self._memory.items()
-                 if parameter.data_ptr() != memory]
+                 if is_offloaded(parameter) or parameter.data_ptr() != memory]
         for parameter in moved:
             last = self.pieces[parameter][-1:]
             groups = self.optimizer.groups
-            if not is_on_host(parameter) or not parameter.is_contiguous() or any(
+            if is_offloaded(parameter) or not is_on_host(parameter) or not parameter.is_contiguous() or any(
                     parameter.numel() != piece.offset + piece.numel
                     or dtype_name(parameter.dtype) != groups[piece.group].dtype for piece in last):
                 return parameter

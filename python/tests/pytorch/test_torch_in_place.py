@@ -275,7 +275,7 @@ def small_parameters_stay_in_memory_and_all_of_them_can_be_loaded(directory):
     empty = on_meta()
     offloaded = nvswap.torch.offload(empty, small(), weights=directory, smallest=65)
     assert torch.equal(empty[0].norm.weight, wanted[0].norm.weight)
-    assert empty[0].linear.weight.isnan().all()
+    raises(nvswap.Error, empty[0].linear.weight.isfinite, errno.EINVAL)
     found = empty.state_dict()
     assert all(torch.equal(found[name], tensor) for name, tensor in wanted.state_dict().items())
     offloaded.load()
@@ -302,6 +302,8 @@ def a_pool_without_room_and_an_engine_are_refused(directory):
         errno.E2BIG)
     with nvswap.Engine(settings(directory)) as engine:
         raises(nvswap.Error, lambda: nvswap.torch.offload(on_meta(), engine=engine, weights=path), errno.EINVAL)
+    error = raises(nvswap.Error, lambda: nvswap.torch.offload(module(), directory, convert=True), errno.EINVAL)
+    assert "convert is for parameters that are read in files" in str(error)
 
 
 @promise

@@ -5,6 +5,7 @@
 import copy
 import errno
 import gc
+import io
 import os
 import shutil
 import threading
@@ -355,7 +356,7 @@ def an_offloaded_module_loads_a_state_dict(directory):
     assert "size mismatch" in str(error)
     error = raises(nvswap.Error, lambda: outer.load_state_dict(wanted, assign=True), errno.EINVAL)
     assert "leave assign out" in str(error)
-    assert outer[0][1].weight.isnan().all()
+    raises(nvswap.Error, outer[0][1].weight.isfinite, errno.EINVAL)
     gc.collect()
     offloaded.load()
     offloaded.engine.close()
@@ -381,7 +382,8 @@ def an_offloaded_module_is_converted_in_the_store(directory):
         found = module.state_dict()
         assert all(tensor.equal(expected[name]) for name, tensor in found.items() if "weight" in name)
         assert module[1].running_mean.dtype is module[0].bias.grad.dtype is module[0].weight.dtype is dtype
-        assert module[0].weight.isnan().all() and offloaded.engine["0.weight"].nbytes == 16 * dtype.itemsize
+        raises(nvswap.Error, module[0].weight.isfinite, errno.EINVAL)
+        assert offloaded.engine["0.weight"].nbytes == 16 * dtype.itemsize
         output = module(data.to(dtype))
         assert output.dtype is dtype
         output.sum().backward()
@@ -913,7 +915,8 @@ def what_can_not_work_is_refused(directory):
     tied.weight = module.weight
     error = raises(nvswap.Error, lambda: nvswap.torch.offload(tied, None, engine=offloaded.engine))
     assert "parameter weight is offloaded already" in str(error)
-    assert module.weight.isnan().all() and module.weight.shape == (10,)
+    raises(nvswap.Error, module.weight.isfinite, errno.EINVAL)
+    assert module.weight.shape == (10,)
     gc.collect()
     offloaded.load()
     offloaded.engine.close()
@@ -925,6 +928,51 @@ def what_can_not_work_is_refused(directory):
         raises(ValueError, lambda: file.pwrite(torch.zeros(4, device="meta")))
         raises(ValueError, lambda: file.pwrite(torch.ones(4, dtype=torch.complex64).conj()))
         assert file.pwrite(torch.ones(100, dtype=torch.bfloat16)).wait() == 200
+
+
+@promise
+def elements_that_are_not_in_memory_can_not_be_used_in_silence(directory):
+    module = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Linear(16, 1))
+    wanted, kinds = copy.deepcopy(module), [type(each) for each in module.parameters()]
+    offloaded = nvswap.torch.offload(module, settings(directory))
+    weight, data = module[0].weight, torch.ones(2, 16)
+
+    def set_data():
+        weight.data = torch.ones(16, 16)
+
+    for use in (lambda: weight + 1, lambda: data @ weight, weight.norm, weight.clone, lambda: weight[0], weight.tolist,
+                lambda: weight.detach().numpy(), lambda: weight.data.mul_(2), lambda: weight.T.sum(),
+                lambda: torch.nn.init.normal_(weight), lambda: torch.stack([weight]),
+                lambda: torch.equal(weight, weight), lambda: torch.nn.functional.linear(input=data, weight=weight),
+                lambda: copy.deepcopy(weight),
+                lambda: torch.save(dict(module.named_parameters()), io.BytesIO()), set_data,
+                lambda: torch.ones(16, 16).copy_(weight), lambda: torch.optim.swa_utils.get_ema_multi_avg_fn()(
+                    [torch.ones(16, 16)], [weight], 1)):
+        error = raises(nvswap.Error, use, errno.EINVAL)
+        assert "parameter 0.weight is not in memory" in str(error) and "load()" in str(error)
+    assert repr(weight) == f"{weight}" == "0.weight: torch.float32 of [16, 16] on cpu, not in memory"
+    # What needs no elements is as in memory.
+    like = wanted[0].weight
+    for of in ("shape", "dtype", "device", "requires_grad", "is_leaf", "grad", "ndim", "nbytes", "layout", "is_meta"):
+        assert getattr(weight, of) == getattr(like, of), of
+    assert weight.numel() == 256 and weight.size(0) == len(weight) == 16 and weight.is_floating_point()
+    assert weight.data.dtype is weight.detach().dtype is torch.float32 and torch.zeros_like(weight).sum() == 0
+    assert isinstance(weight, torch.nn.Parameter) and module.requires_grad_() is module
+    torch.optim.AdamW(module.parameters()).zero_grad()
+    hook = weight.register_hook(lambda grad: 2 * grad)
+    module(data).sum().backward()
+    wanted(data).sum().backward()
+    hook.remove()
+    assert torch.equal(weight.grad, 2 * wanted[0].weight.grad) and torch.equal(module[0].bias.grad, wanted[0].bias.grad)
+    assert torch.nn.utils.clip_grad_norm_(module.parameters(), 1) > 1
+    (grad,) = torch.autograd.grad(module(data).sum(), [module[0].bias])
+    assert torch.equal(grad, wanted[0].bias.grad)
+    del grad
+    gc.collect()
+    offloaded.load()
+    offloaded.engine.close()
+    assert [type(each) for each in module.parameters()] == kinds
+    assert all(map(torch.equal, module.parameters(), wanted.parameters()))
 
 
 @promise

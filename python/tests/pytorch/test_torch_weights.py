@@ -72,6 +72,13 @@ def names_types_shapes_and_contents_are_those_of_safe_open(directory):
         for name in theirs.keys():
             assert equal(weights.get_tensor(name), theirs.get_tensor(name)), name
             assert weights.get_slice(name).get_dtype() == theirs.get_slice(name).get_dtype()
+        weights.register_rows("matrix", 1)
+        assert weights.offset_keys() == theirs.offset_keys() != weights.keys()
+        ours = weights.get_tensors()
+        assert list(ours) == list(theirs.get_tensors()) and all(equal(ours[name], made[name]) for name in made)
+    for framework in ("pt", "torch", "pytorch", "np", "numpy"):
+        with nvswap.open_weights(path, framework=framework) as ours, safetensors.safe_open(path, framework) as theirs:
+            assert isinstance(ours.get_tensor("matrix"), type(theirs.get_tensor("matrix"))), framework
 
 
 @promise
@@ -260,6 +267,8 @@ def what_would_write_is_refused(directory):
         raises(nvswap.Error, lambda: weights.register("more", "F32", 4), errno.EROFS)
         raises(nvswap.Error, lambda: weights.pinned("matrix", "w"), errno.EROFS)
         raises(nvswap.Error, lambda: weights.store_from({"scalar": torch.zeros(1)}), errno.EROFS)
+    error = raises(nvswap.ClosedError, lambda: weights.get_tensor("scalar"), errno.EBADF)
+    assert str(error).startswith("the engine is closed"), error
 
 
 @promise
@@ -268,10 +277,20 @@ def files_that_are_missing_or_wrong_are_refused_by_name(directory):
     assert directory in str(raises(nvswap.Error, lambda: nvswap.open_weights(directory), errno.ENOENT))
     assert path in str(raises(nvswap.Error, lambda: nvswap.open_weights(path), errno.ENOENT))
     raises(nvswap.Error, lambda: nvswap.open_weights([]), errno.EINVAL)
+    safetensors.torch.save_file({"a": torch.zeros(2)}, path)
+    with nvswap.open_weights(path) as weights:
+        for call in (weights.get_tensor, weights.get_slice):
+            assert "a str, not 3" in str(raises(TypeError, lambda call=call: call(3)))
     for data in (b"", b"\xff" * 100, struct.pack("<Q", 2) + b"[]", struct.pack("<Q", 9) + b'{"a": []}'):
         with open(path, "wb") as file:
             file.write(data)
         assert path in str(raises(nvswap.Error, lambda: nvswap.open_weights(path)))
+    for name in ("pipe.safetensors", "pipe.index.json"):  # Not waited for: nothing may ever write to it.
+        path = os.path.join(directory, name)
+        os.mkfifo(path)
+        found = child(f"import nvswap\ntry:\n    nvswap.open_weights({path!r})\nexcept nvswap.Error as error:\n"
+                      "    print(error)", directory)
+        assert f"{path} is not a regular file" in found, found
 
 
 @promise
@@ -314,6 +333,11 @@ def tensors_are_compared_with_the_checksums_that_the_command_wrote(directory):
         assert code == errno.EBADMSG and path in text and name in text
     with nvswap.open_weights(directory, checksums=sums) as weights:
         assert not equal(weights.get_tensor(name), made[name])
+    os.mkdir(os.path.join(directory, "empty"))
+    for other in ("empty", "none"):
+        error = raises(nvswap.Error, lambda other=other: nvswap.open_weights(
+            directory, verify, checksums=os.path.join(directory, other)), errno.ENOENT)
+        assert os.path.join(directory, other, "model-0000") in str(error)
 
 
 @promise

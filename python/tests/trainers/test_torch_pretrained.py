@@ -4,6 +4,7 @@
 
 import copy
 import errno
+import functools
 import gc
 import hashlib
 import json
@@ -233,6 +234,26 @@ def lora_over_files_trains_as_over_memory_and_leaves_the_files(directory):
 
 
 @promise
+def adapters_that_compute_with_weights_are_refused_until_these_are_loaded(directory):
+    folder, wanted = saved(directory, "llama")
+    for more in ({"use_dora": True}, {"trainable_token_indices": [1, 2]}, {"init_lora_weights": "pissa"}):
+        found = []
+        made = peft.LoraConfig(r=4, target_modules=["q_proj"], **more)
+        model = nvswap.torch.from_pretrained(AUTO, folder, config=small())
+        error = raises(nvswap.Error, lambda model=model, made=made: peft.get_peft_model(model, made), errno.EINVAL)
+        assert "load() before" in str(error)
+        closed(model)
+        model = nvswap.torch.from_pretrained(AUTO, folder, config=small())
+        model.offloaded.load()
+        for each in (copy.deepcopy(wanted), model):
+            transformers.set_seed(3)
+            each.requires_grad_(False)
+            found.append(peft.get_peft_model(each, copy.deepcopy(made))(input_ids=TOKENS, labels=TOKENS).loss.item())
+        assert found[0] == found[1], more
+        closed(model)
+
+
+@promise
 def adapters_are_loaded_over_files_as_over_memory(directory):
     folder, wanted = saved(directory, "llama")
     place = os.path.join(directory, "adapter")
@@ -453,9 +474,58 @@ def the_recipes_run(directory):
 
 
 @promise
+def arguments_mean_what_they_do_to_transformers(directory):
+    folder, wanted = saved(directory, "llama")
+    place = os.path.join(directory, "hub", "models--x--y")
+    os.makedirs(os.path.join(place, "refs"))
+    os.makedirs(os.path.join(place, "snapshots"))
+    with open(os.path.join(place, "refs", "main"), "w", encoding="utf-8") as file:
+        file.write("0123")
+    os.symlink(folder, os.path.join(place, "snapshots", "0123"))
+    for path, more in ((folder, dict(local_files_only=True, low_cpu_mem_usage=True, use_safetensors=True, token=None)),
+                       (directory, dict(subfolder=os.path.basename(folder))),
+                       ("x/y", dict(cache_dir=os.path.dirname(place), revision="main")),
+                       (folder, dict(trust_remote_code=True))):
+        for cls in (AUTO, transformers.LlamaForCausalLM):
+            model = nvswap.torch.from_pretrained(cls, path, **more)
+            same(model, wanted)
+            closed(model)
+    for more in (dict(torch_dtype=torch.bfloat16), dict(num_hidden_layers=2), dict(attn_implementation="eager"),
+                 dict(use_cache=False, output_hidden_states=True)):
+        model, wanted = (each(AUTO, folder) for each in (
+            functools.partial(nvswap.torch.from_pretrained, **more),
+            lambda cls, path, more=more: cls.from_pretrained(path, **more).requires_grad_(False)))
+        assert (model.dtype, model.config.to_dict()) == (wanted.dtype, wanted.config.to_dict())
+        with torch.no_grad():
+            assert all(map(torch.equal, model(TOKENS).to_tuple()[:1], wanted(TOKENS).to_tuple()[:1]))
+        closed(model)
+    renamed = os.path.join(directory, "renamed")
+    shutil.copytree(folder, renamed, ignore=shutil.ignore_patterns("*.safetensors*"))
+    model = AUTO.from_pretrained(folder)
+    safetensors.torch.save_file({f"old.{name}": each for name, each in model.state_dict().items()},
+                                os.path.join(renamed, "model.safetensors"))
+    mapping = dict(key_mapping={"^old[.]": ""})
+    model = nvswap.torch.from_pretrained(AUTO, renamed, **mapping)
+    same(model, AUTO.from_pretrained(renamed, **mapping).requires_grad_(False))
+    closed(model)
+    for path, more, text in ((folder, dict(use_safetensors=False), "only .safetensors files"),
+                             (folder, dict(variant="fp16"), "the .safetensors files of that variant"),
+                             (folder, dict(device="meta"), "leave device= out"),
+                             (folder, dict(config=wanted.config), "by their names"),
+                             (os.path.join(folder, "config.json"), {}, "is a file: give the folder")):
+        error = raises(nvswap.Error, lambda: nvswap.torch.from_pretrained(AUTO, path, **more), errno.EINVAL)
+        assert text in str(error), error
+
+
+@promise
 def folders_that_can_not_be_used_are_refused(directory):
-    folder, _ = saved(directory, "llama")
+    folder, wanted = saved(directory, "llama")
     raises(OSError, lambda: nvswap.torch.from_pretrained(AUTO, os.path.join(directory, "none")))
+    old = os.path.join(directory, "old")
+    wanted.config.save_pretrained(old)
+    torch.save(wanted.state_dict(), os.path.join(old, "pytorch_model.bin"))
+    error = raises(nvswap.Error, lambda: nvswap.torch.from_pretrained(AUTO, old), errno.EINVAL)
+    assert f"{old} has its weights in .bin files" in str(error)
     path = os.path.join(folder, "config.json")
     with open(path, encoding="utf-8") as file:
         settings = json.load(file)

@@ -9,7 +9,7 @@
 int transfer_error(const struct transfer *transfer, const char *subject, struct nvs_error *error)
 {
 	bool write = transfer->direction == NVS_WRITE;
-	const char *advice = "";
+	const char *why = nvs_strerror(transfer->status), *advice = "";
 	struct place place;
 
 	if (!transfer->file)
@@ -27,8 +27,7 @@ int transfer_error(const struct transfer *transfer, const char *subject, struct 
 	else if (transfer->status == -EIO)
 		advice = ": the drive failed, see the kernel's log";
 	else if (transfer->status == -ESTALE)
-		advice = ": it was replaced, written to or removed since it was opened, open it "
-			 "again";
+		why = "it was replaced, written to or removed since it was opened: open it again";
 	else if (transfer->status == -ECANCELED)
 		advice = ": io_uring could not start a worker thread, see ulimit -u";
 	return error_cause(error, NVS_CAUSE_IO, place.member->path,
@@ -36,7 +35,7 @@ int transfer_error(const struct transfer *transfer, const char *subject, struct 
 				       "%s%s%s %s at offset %" PRIu64 " failed: %s%s",
 				       subject ? subject : "", subject ? ": " : "",
 				       write ? "writing" : "reading", place.member->path,
-				       place.offset, nvs_strerror(transfer->status), advice));
+				       place.offset, why, advice));
 }
 
 int aio_overdue_error(const struct transfer *transfer, const char *subject, struct nvs_error *error)

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/numbers.h"
@@ -164,6 +165,26 @@ static const char *file_of(const struct sums *sums, size_t i)
 	return stored.path;
 }
 
+/* Before the files are read, which may take long. */
+static int check_directories(const struct sums *sums)
+{
+	for (size_t i = 0; i < sums->n; i++) {
+		const char *path = file_of(sums, i);
+		char directory[4096];
+		int length = sums->job->to
+				     ? snprintf(directory, sizeof(directory), "%s", sums->job->to)
+				     : snprintf(directory, sizeof(directory), "%.*s.",
+						(int)(last_name(path) - path), path);
+
+		if (length < (int)sizeof(directory) && access(directory, W_OK)) {
+			say("can't write checksums to %s: %s%s", directory, nvs_strerror(-errno),
+			    sums->job->to ? "" : ": name another directory by --to");
+			return STATUS_FAILED;
+		}
+	}
+	return 0;
+}
+
 /* In one directory, the checksums of one file would replace those of another of its name. */
 static int check_names(const struct sums *sums)
 {
@@ -234,7 +255,8 @@ static int write_file(const struct sums *sums, size_t first, size_t end)
 /* Once all tensors are read, so that a failure leaves the files of before. */
 static int write_all(struct sums *sums)
 {
-	int status = check_names(sums), rc = status ? 0 : read_all(sums);
+	int status = check_names(sums) || check_directories(sums) ? STATUS_FAILED : 0;
+	int rc = status ? 0 : read_all(sums);
 	size_t first = 0;
 
 	if (rc)

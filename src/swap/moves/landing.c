@@ -35,10 +35,16 @@ static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor, en
 		drop(engine, tensor);
 		/* No call has asked for the read, so no call reports its failure. */
 		if (unasked) {
-			log_later(&engine->log, NVS_LOG_WARNING,
-				  "%s could not be read ahead: %s; it is read again when a call "
-				  "asks for it",
-				  tensor->rest->name, nvs_strerror(tensor->status));
+			if (!engine->of_files || tensor->status != -ESTALE)
+				log_later(&engine->log, NVS_LOG_WARNING,
+					  "%s could not be read ahead: %s; it is read again when a "
+					  "call asks for it",
+					  tensor->rest->name, nvs_strerror(tensor->status));
+			else if (store_report_file(engine->store, tensor->place))
+				log_later(&engine->log, NVS_LOG_WARNING,
+					  "%s was replaced, written to or removed since it was "
+					  "opened, and is not read ahead: open it again",
+					  store_file_path(engine->store, tensor->place));
 			tensor->status = 0;
 			tensor->unread = true;
 		}

@@ -78,7 +78,8 @@ TEST(checksums_go_to_another_directory_and_leave_the_model)
 	SAYS(0, "damaged none", "checksum --check --to %s %s", to, model);
 	SAYS(1, "has no checksums: \"nvswap store checksum", "checksum --check %s", model);
 	assert_int_equal(chmod(model, 0700), 0);
-	SAYS(1, "can't write", "checksum --to %s/none %s", to, model);
+	SAYS(1, "can't write checksums to", "checksum --to %s/none %s", to, model);
+	SAYS(1, "/none/", "checksum --check --to %s/none %s", to, model);
 }
 
 /* As the parts of a model of diffusers, each in its own folder. */

@@ -19,9 +19,10 @@ from nvswap.aio import Aio
 from nvswap.config import Config
 from nvswap.engine import Engine
 from nvswap.errors import Error, invalid
+from nvswap.torch.absent import is_offloaded
 from nvswap.torch.gradients import StoredGradient
 from nvswap.torch.local import is_on_host, is_sharded, like_parameter, local, local_gradient
-from nvswap.torch.offload import Offloaded, is_offloaded
+from nvswap.torch.offload import Offloaded
 from nvswap.torch.settings import place_of_its_own, settings_of
 from nvswap.torch.state import mapped
 from nvswap.torch.optim.numbered import Loss, NumberedOptimizer

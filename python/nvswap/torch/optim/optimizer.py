@@ -20,9 +20,10 @@ from nvswap.config import Config
 from nvswap.errors import Error, invalid
 from nvswap.optimizer import STATES, GroupRule
 from nvswap.statistics import StepResult
+from nvswap.torch.absent import is_offloaded
 from nvswap.torch.gradients import StoredGradient
 from nvswap.torch.local import is_sharded, local, local_gradient
-from nvswap.torch.offload import Offloaded, is_offloaded
+from nvswap.torch.offload import Offloaded
 from nvswap.torch.optim.numbered import Loss, NumberedOptimizer
 from nvswap.torch.optim.ranks import Ranks
 from nvswap.torch.settings import settings_of
@@ -644,7 +645,7 @@ class StoredOptimizer(NumberedOptimizer):
 
 def _version_of(parameter: torch.nn.Parameter) -> Tuple[int, int]:
     """What tells that the program has changed a parameter in place, or given it other memory."""
-    return parameter._version, local(parameter).data_ptr()
+    return parameter._version, 0 if is_offloaded(parameter) else local(parameter).data_ptr()
 
 
 def _drop_replaced(store: State) -> None:
