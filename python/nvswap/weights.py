@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequ
 from nvswap._native import ffi, lib
 from nvswap.aio import Aio
 from nvswap.config import Config
-from nvswap.dtypes import empty_array, itemsize
+from nvswap.dtypes import copy_bytes, empty_array, itemsize
 from nvswap.engine import Engine, Names, Pinned, Tensor
 from nvswap.errors import Error, check, invalid, new_error
 from nvswap.strings import Path, encoded, encoded_path
@@ -100,7 +100,7 @@ class Weights(Engine):
         array = empty_array(tensor.dtype, tensor.shape, self._arrays)
         try:
             with self.swap_in(tensor, timeout=0) as pinned:
-                array[...] = pinned[name]
+                copy_bytes(array, pinned[name])
         except Error as error:
             # What the program has pinned fills the pool, or the tensor is larger.
             if error.errno not in (errno.EAGAIN, errno.E2BIG, errno.ENOBUFS):
@@ -176,7 +176,7 @@ class Weights(Engine):
             # Pinned: its contents are in the pool.
             try:
                 with self.swap_in(tensor, timeout=0) as pinned:
-                    array.reshape(-1)[...] = pinned[tensor.name].reshape(-1)[offset:end]
+                    copy_bytes(array.reshape(-1), pinned[tensor.name].reshape(-1)[offset:end])
                     return
             except Error as error:
                 if error.errno != errno.EAGAIN:
@@ -231,7 +231,7 @@ class TensorSlice:
         part = array[tuple(rest)]
         # Memory of its own, in its own order.
         result = empty_array(self._tensor.dtype, tuple(part.shape), self._weights._arrays)
-        result[...] = part
+        copy_bytes(result, part)
         return result
 
 
