@@ -3,9 +3,8 @@
 Modules whose parameters are read where they lie in .safetensors files.
 
 What a parameter is made of is recorded when the module is offloaded: the tensors of the files go through
-transformers' own loader without memory, and each keeps the function that made it and what that was called
-with. When a module needs a parameter, the recorded calls are made again with what was read. A parameter
-that is a tensor of a file as it lies there is pool memory; another one is a copy.
+transformers' own loader without memory (recorded.py). When a module needs a parameter, the recorded calls are made
+again with what was read. A parameter that is a tensor of a file as it lies there is pool memory; another one is a copy.
 
 Of a module with experts, only the rows of its parameters are read that the tokens of a forward chose.
 """
@@ -21,8 +20,7 @@ import itertools
 import os
 import sys
 import threading
-from typing import (Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set,
-                    Tuple, Union)
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -33,6 +31,7 @@ from nvswap.strings import Path
 from nvswap.torch.experts import HotExperts, has_experts
 from nvswap.torch.local import is_host
 from nvswap.torch.offload import Initialize, Offloaded, is_offloaded
+from nvswap.torch.recorded import Recorded, evaluate, leaf_of, leaves_of, row_of
 from nvswap.torch.threads import Forward
 from nvswap.weights import Paths, Weights, files_list, pool_config
 
@@ -45,109 +44,7 @@ _HOW = ("train adapters over it, as those of peft (LoRA), or load the weights in
         "weights=")
 
 
-# ---- What parameters are made of
-
-
-class _Leaf(NamedTuple):
-    """A tensor of the files, or one row of it."""
-
-    name: str
-    row: Optional[int]
-
-
-class _Call(NamedTuple):
-    """A function that made a tensor, and of several results the index."""
-
-    function: Callable[..., Any]
-    args: Sequence[Any]
-    kwargs: Dict[str, Any]
-    index: Optional[int]
-
-
-class _Recorded(torch.Tensor):
-    """A tensor without memory that knows what it is made of."""
-
-    made: Union[_Leaf, _Call, None] = None
-
-    @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(function, "__name__", "")
-        if name == "__setitem__" or name.endswith("_") and not name.endswith("__") and name != "requires_grad_":
-            raise invalid(f"the weights are converted by {name}, which writes to a tensor of the files: save the "
-                          "model again by save_pretrained(), in the form that its class has now")
-        result = super().__torch_function__(function, types, args, kwargs or {})
-        many = isinstance(result, (tuple, list))
-        for index, each in enumerate(result if many else [result]):
-            if isinstance(each, _Recorded) and each.made is None:
-                each.made = _Call(function, args, kwargs or {}, index if many else None)
-        return result
-
-    def __getitem__(self, index: Any) -> Any:
-        # The loader of transformers reads a tensor so.
-        return self if index is Ellipsis else super().__getitem__(index)
-
-    def to(self, *args: Any, device: Any = None, dtype: Any = None, **kwargs: Any) -> Any:
-        """A change of the type alone: it has no device."""
-        del device
-        dtype = next((each for each in args if isinstance(each, torch.dtype)), dtype)
-        return self if dtype in (None, self.dtype) else super().to(dtype, **kwargs)
-
-
-def _leaf(name: str, row: Optional[int], dtype: torch.dtype, shape: Iterable[int]) -> _Recorded:
-    tensor = torch.empty(tuple(shape), dtype=dtype, device="meta").as_subclass(_Recorded)
-    tensor.made = _Leaf(name, row)
-    return tensor
-
-
-def _mapped(value: Any, function: Callable[[_Recorded], Any]) -> Any:
-    """Arguments of a call, with the recorded tensors among them replaced."""
-    if isinstance(value, _Recorded):
-        return function(value)
-    if isinstance(value, (list, tuple)):
-        return type(value)([_mapped(each, function) for each in value])
-    return value
-
-
-def _evaluate(tensor: _Recorded, leaves: Mapping[_Leaf, torch.Tensor]) -> torch.Tensor:
-    made = tensor.made
-    if isinstance(made, _Leaf):
-        return leaves[made]
-    assert made is not None
-    args = _mapped(list(made.args), lambda each: _evaluate(each, leaves))
-    result = made.function(*args, **made.kwargs)
-    return result if made.index is None else result[made.index]
-
-
-def _leaves(tensor: _Recorded) -> Set[_Recorded]:
-    if isinstance(tensor.made, _Leaf):
-        return {tensor}
-    found: Set[_Recorded] = set()
-    assert tensor.made is not None
-    _mapped(list(tensor.made.args), lambda each: found.update(_leaves(each)))
-    return found
-
-
-def _row(tensor: _Recorded, number: int) -> Optional[_Recorded]:
-    """One row along the first dimension, made of rows or whole tensors of the files; None: it takes more."""
-    made = tensor.made
-    if isinstance(made, _Leaf):
-        return _leaf(made.name, number, tensor.dtype, tensor.shape[1:]) if made.row is None else None
-    assert made is not None
-    name, (first, *rest) = made.function.__name__, made.args
-    dim = made.kwargs.get("dim", rest[0] if rest else 0)
-    if name == "stack" and dim == 0:
-        return first[number]  # type: ignore[no-any-return]
-    parts = [_row(each, number) for each in (first if isinstance(first, (list, tuple)) else [first])]
-    if any(each is None for each in parts):
-        return None
-    if name == "cat" and dim >= 1:
-        return torch.cat(parts, dim=dim - 1)  # type: ignore[arg-type,return-value]
-    if name in ("detach", "contiguous", "to"):
-        return made.function(parts[0], *rest, **made.kwargs)  # type: ignore[no-any-return]
-    return None
-
-
-# ---- Reading them
+# ---- Reading
 
 
 class Contents(Dict[str, torch.Tensor]):
@@ -180,8 +77,8 @@ class ParameterFiles(Weights):
     hot : HotExperts
     """
 
-    def __init__(self, paths: Sequence[Path], config: Any, sources: Dict[str, _Recorded],
-                 experts: Dict[str, List[_Recorded]], hot: HotExperts) -> None:
+    def __init__(self, paths: Sequence[Path], config: Any, sources: Dict[str, Recorded],
+                 experts: Dict[str, List[Recorded]], hot: HotExperts) -> None:
         self.sources = sources
         self.hot = hot
         self._experts = experts
@@ -227,15 +124,15 @@ class ParameterFiles(Weights):
             if not isinstance(name, str) or name not in self.sources:
                 tensors[name] = None
             elif name not in self._experts:
-                tensors.update(dict.fromkeys(self._tensor_of(leaf.made) for leaf in _leaves(self.sources[name])))
+                tensors.update(dict.fromkeys(self._tensor_of(leaf.made) for leaf in leaves_of(self.sources[name])))
         return super().prefetch(tensors)
 
-    def _made(self, wanted: Mapping[str, _Recorded], timeout: Optional[float]) -> Dict[str, torch.Tensor]:
-        leaves = {each.made: self._tensor_of(each.made) for source in wanted.values() for each in _leaves(source)}
+    def _made(self, wanted: Mapping[str, Recorded], timeout: Optional[float]) -> Dict[str, torch.Tensor]:
+        leaves = {each.made: self._tensor_of(each.made) for source in wanted.values() for each in leaves_of(source)}
         with super().swap_in(dict.fromkeys(leaves.values()), timeout=timeout) as pinned, torch.no_grad():
             contents = {leaf: self._as_mapped(tensor, pinned[tensor.name]) if leaf.row is None else
                         pinned[tensor.name][0] for leaf, tensor in leaves.items()}
-            return {name: _evaluate(source, contents) for name, source in wanted.items()}
+            return {name: evaluate(source, contents) for name, source in wanted.items()}
 
     def _as_mapped(self, tensor: Tensor, contents: torch.Tensor) -> torch.Tensor:
         """Pool memory, or a copy of a small tensor: some kernels round by where their input lies in a line of
@@ -273,7 +170,7 @@ class ParameterFiles(Weights):
                       timeout: Optional[float]) -> Iterator[Tuple[int, Dict[str, torch.Tensor]]]:
         """Experts, with the rows of these parameters, which are pool memory or copies."""
         self.prefetch([self._tensor_of(each.made) for number in numbers for name in names
-                       for each in _leaves(self._experts[name][number])])
+                       for each in leaves_of(self._experts[name][number])])
         for number in numbers:
             yield number, self._made({name: self._experts[name][number] for name in names}, timeout)
 
@@ -286,7 +183,7 @@ class ParameterFiles(Weights):
 
         def start(number: int) -> None:
             leaves = {each.made: torch.empty(each.shape, dtype=each.dtype, device="cpu")
-                      for name in names for each in _leaves(self._experts[name][number])}
+                      for name in names for each in leaves_of(self._experts[name][number])}
             try:
                 super(ParameterFiles, self).load_to(
                     {self._tensor_of(leaf): array for leaf, array in leaves.items()}, wait=False)  # type: ignore[misc]
@@ -301,7 +198,7 @@ class ParameterFiles(Weights):
             number = next(iter(reading))
             leaves = reading.pop(number)
             self.wait([self._tensor_of(leaf) for leaf in leaves])
-            return number, {name: _evaluate(self._experts[name][number], leaves) for name in names}
+            return number, {name: evaluate(self._experts[name][number], leaves) for name in names}
 
         with self._parts, torch.no_grad():
             try:
@@ -345,13 +242,13 @@ class ParameterFiles(Weights):
 
     def room_beside(self, names: Iterable[str], unit: int = 1) -> int:
         files = {each.made.name for name in names if name not in self._experts  # type: ignore[union-attr]
-                 for each in _leaves(self.sources[name])}
+                 for each in leaves_of(self.sources[name])}
         return super().room_beside(files, unit)
 
 
-def pool_bytes(source: _Recorded, rows: Optional[List[_Recorded]]) -> int:
+def pool_bytes(source: Recorded, rows: Optional[List[Recorded]]) -> int:
     """Of what a parameter is made of, or the largest of its rows."""
-    return max(sum(leaf.nbytes for leaf in _leaves(each)) for each in rows or [source])
+    return max(sum(leaf.nbytes for leaf in leaves_of(each)) for each in rows or [source])
 
 
 # ---- The module
@@ -450,7 +347,7 @@ class OffloadedFiles(Offloaded):
 # ---- Names
 
 
-def _load(module: torch.nn.Module, files: Dict[str, _Recorded]) -> None:
+def _load(module: torch.nn.Module, files: Dict[str, Recorded]) -> None:
     """Gives a module recorded tensors by its own names, as load_state_dict() gives it others."""
     state = {name: each for name, each in module.state_dict(keep_vars=True).items() if isinstance(each, torch.Tensor)}
     found = {each: files[name] for name, each in state.items() if name in files}
@@ -466,7 +363,7 @@ def _load(module: torch.nn.Module, files: Dict[str, _Recorded]) -> None:
         entries[key] = made.get(tensor, tensor)
 
 
-def _load_by_transformers(model: Any, files: Dict[str, _Recorded]) -> None:
+def _load_by_transformers(model: Any, files: Dict[str, Recorded]) -> None:
     """As from_pretrained() of transformers does, with its names, conversions, ties, buffers and report."""
     # pylint: disable=import-outside-toplevel,import-error
     try:
@@ -519,15 +416,15 @@ def _is_transformers(module: torch.nn.Module) -> bool:
     return transformers is not None and isinstance(module, transformers.PreTrainedModel)
 
 
-def _sources_of(module: torch.nn.Module, stored: Iterable[StoredTensor], convert: bool) -> Dict[str, _Recorded]:
+def _sources_of(module: torch.nn.Module, stored: Iterable[StoredTensor], convert: bool) -> Dict[str, Recorded]:
     """Loads the files without memory, and says what the module's tensors are made of; these are on the meta
     device then."""
-    files = {each.name: _leaf(each.name, None, torch_dtype(each.dtype), each.shape) for each in stored}
+    files = {each.name: leaf_of(each.name, None, torch_dtype(each.dtype), each.shape) for each in stored}
     (_load_by_transformers if _is_transformers(module) else _load)(module, files)
     sources = {name: each for named in (module.named_parameters(), module.named_buffers())
-               for name, each in named if isinstance(each, _Recorded)}
+               for name, each in named if isinstance(each, Recorded)}
     wrong = [f"dtype mismatch for {name}: {leaf.dtype} in the files, {each.dtype} in the module" for
-             name, each in sources.items() for leaf in list(_leaves(each))[:1] if leaf.dtype != each.dtype]
+             name, each in sources.items() for leaf in list(leaves_of(each))[:1] if leaf.dtype != each.dtype]
     if wrong and not convert:
         raise _unfit(module, [*wrong, "make the module of that type, or give convert=True"])
     plain = {each: torch.empty(each.shape, dtype=each.dtype, device="meta") for each in sources.values()}
@@ -538,7 +435,7 @@ def _sources_of(module: torch.nn.Module, stored: Iterable[StoredTensor], convert
     return sources
 
 
-def _rows_of_experts(module: torch.nn.Module, sources: Dict[str, _Recorded]) -> Dict[str, List[_Recorded]]:
+def _rows_of_experts(module: torch.nn.Module, sources: Dict[str, Recorded]) -> Dict[str, List[Recorded]]:
     """The rows of each parameter of experts that can be read alone."""
     result = {}
     for prefix, each in module.named_modules():
@@ -546,7 +443,7 @@ def _rows_of_experts(module: torch.nn.Module, sources: Dict[str, _Recorded]) -> 
             continue
         for key, parameter in each.named_parameters(prefix, recurse=False):
             if key in sources and parameter.ndim and parameter.shape[0] == each.num_experts:
-                rows = [_row(sources[key], number) for number in range(each.num_experts)]
+                rows = [row_of(sources[key], number) for number in range(each.num_experts)]
                 if all(row is not None for row in rows):
                     result[key] = rows
     return result  # type: ignore[return-value]
