@@ -13,6 +13,10 @@ import torch
 from nvswap.errors import invalid
 
 
+# Functions that make each row of the same row of their first argument.
+_BY_ROWS = ("detach", "contiguous", "to")
+
+
 class Leaf(NamedTuple):
     """A tensor of the files, or one row of it."""
 
@@ -107,6 +111,14 @@ def row_of(tensor: Recorded, number: int) -> Optional[Recorded]:
         return None
     if name == "cat" and dim >= 1:
         return torch.cat(parts, dim=dim - 1)  # type: ignore[arg-type,return-value]
-    if name in ("detach", "contiguous", "to"):
+    if name in _BY_ROWS:
         return made.function(parts[0], *rest, **made.kwargs)  # type: ignore[no-any-return]
     return None
+
+
+def table_of(tensor: Recorded) -> Optional[str]:
+    """The tensor of the files each of whose rows makes the same row of this one alone; None: there is none."""
+    made = tensor.made
+    while isinstance(made, _Call) and made.function.__name__ in _BY_ROWS:
+        made = made.args[0].made
+    return made.name if isinstance(made, Leaf) and made.row is None and tensor.ndim > 1 else None

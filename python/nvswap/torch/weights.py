@@ -6,7 +6,9 @@ What a parameter is made of is recorded when the module is offloaded: the tensor
 transformers' own loader without memory (recorded.py). When a module needs a parameter, the recorded calls are made
 again with what was read. A parameter that is a tensor of a file as it lies there is pool memory; another one is a copy.
 
-Of a module with experts, only the rows of its parameters are read that the tokens of a forward chose.
+Of a module with experts, only the rows of its parameters are read that the tokens of a forward chose, and of an
+embedding those of the tokens that it is given. The latter are never the parameter's memory, so that a head that is tied
+to it, or another thread, can have the whole.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ from nvswap.errors import Error, invalid
 from nvswap.strings import Path
 from nvswap.torch.experts import HotExperts, has_experts
 from nvswap.torch.local import is_host
-from nvswap.torch.offload import Initialize, Offloaded, is_offloaded
-from nvswap.torch.recorded import Recorded, evaluate, leaf_of, leaves_of, row_of
+from nvswap.torch.offload import Initialize, Offloaded, is_offloaded, refused_use
+from nvswap.torch.recorded import Leaf, Recorded, evaluate, leaf_of, leaves_of, row_of, table_of
 from nvswap.torch.threads import Forward
 from nvswap.weights import Paths, Weights, files_list, pool_config
 
@@ -85,6 +87,7 @@ class ParameterFiles(Weights):
         self._chosen = threading.local()
         self._registering = threading.Lock()
         self._places: Dict[str, int] = {}
+        self._row_reads = itertools.count()
         super().__init__(paths, config, arrays="torch")
 
     @contextlib.contextmanager
@@ -137,14 +140,44 @@ class ParameterFiles(Weights):
     def _as_mapped(self, tensor: Tensor, contents: torch.Tensor) -> torch.Tensor:
         """Pool memory, or a copy of a small tensor: some kernels round by where their input lies in a line of
         the cache. Large tensors lie there as in a mapped file, with which transformers computes."""
-        if tensor.name not in self._places:
-            self._places[tensor.name] = self.info(tensor)["store_offset"] % _LINE_BYTES
-        place = self._places[tensor.name]
+        place = self._place_of(tensor) % _LINE_BYTES
         if contents.data_ptr() % _LINE_BYTES == place or place % contents.itemsize:
             return contents
         memory = torch.empty(contents.nbytes + 2 * _LINE_BYTES, dtype=torch.uint8, device="cpu")
         begin = (place - memory.data_ptr()) % _LINE_BYTES
         return memory[begin:begin + contents.nbytes].view(contents.dtype).view(contents.shape).copy_(contents)
+
+    def _place_of(self, tensor: Tensor) -> int:
+        """The tensor's first byte in its file, or that plus a number of whole units."""
+        if tensor.name not in self._places:
+            self._places[tensor.name] = self.info(tensor)["store_offset"]
+        return self._places[tensor.name]
+
+    def read_rows(self, name: str, numbers: List[int]) -> Optional[torch.Tensor]:
+        """Rows of a parameter, by ascending numbers, in memory of their own; the plan does not have these reads. None:
+        they are no less bytes of the drive than the whole parameter, or can't be read or verified alone."""
+        table = table_of(self.sources[name])
+        if table is None or self._config["nvswap.verify"]:
+            return None
+        tensor, row = self[table], self[table].nbytes // self[table].shape[0]
+        breaks = [at for at in range(1, len(numbers)) if numbers[at] != numbers[at - 1] + 1]
+        runs = [(numbers[begin], end - begin) for begin, end in zip([0, *breaks], [*breaks, len(numbers)])]
+        place = self._place_of(tensor)
+        units = sum((place + (first + count) * row - 1) // _UNIT_BYTES - (place + first * row) // _UNIT_BYTES + 1
+                    for first, count in runs)
+        if units * _UNIT_BYTES >= tensor.nbytes:
+            return None
+        read = next(self._row_reads)  # Threads may read the same rows.
+        parts = self._register_rows(tensor, {f"{table}[{first}:{first + count}], read {read}": (first, count)
+                                             for first, count in runs})
+        try:
+            rows = torch.empty((len(numbers), *tensor.shape[1:]), dtype=torch_dtype(tensor.dtype), device="cpu")
+            super().load_to(dict(zip(parts, rows.split([count for _, count in runs]))))  # type: ignore[arg-type]
+        finally:
+            with contextlib.suppress(Error):  # A signal has ended the wait.
+                self.forget(parts)
+        with torch.no_grad():
+            return evaluate(self.sources[name], {Leaf(table, None): rows})
 
     def _made_of_rows(self, module: str, names: List[str], timeout: Optional[float]) -> Dict[str, torch.Tensor]:
         """Parameters of the experts of a module: the memory of rows that nothing chose is never touched."""
@@ -283,6 +316,11 @@ class OffloadedFiles(Offloaded):
     of_files = True
     _kind = _Frozen
 
+    def __init__(self, *args: Any) -> None:
+        # The parameters that modules have, in their order, but those that are read by rows.
+        self._order: List[str] = []
+        super().__init__(*args)
+
     def _store(self, parameters: Dict[str, torch.nn.Parameter]) -> None:
         for parameter in self.module.parameters():
             parameter.requires_grad_(False)
@@ -301,14 +339,13 @@ class OffloadedFiles(Offloaded):
     def _pin(self, parameters: Iterable[torch.nn.Parameter], forward: Forward) -> None:
         names = [self._names[parameter] for parameter in parameters]
         super()._pin(parameters, forward)
-        if names and not self._shared.planned:
-            self._read_after(names)
+        if not self._shared.planned and any(name in self._order for name in names):
+            self._read_from(1 + max(self._order.index(name) for name in names if name in self._order))
 
-    def _read_after(self, names: List[str]) -> None:
-        """In the first forward, reads what the module has after these parameters ahead, into half of the pool."""
-        room, order = self.engine.pool()[1] // 2, list(self._names.values())
-        ahead = []
-        for name in order[1 + max(map(order.index, names)):]:
+    def _read_from(self, place: int) -> None:
+        """In the first forward, reads what modules have from a place of the order on ahead, into half of the pool."""
+        room, ahead = self.engine.pool()[1] // 2, []
+        for name in self._order[place:]:
             room -= self.engine.pool_bytes(name)
             if room < 0:
                 break
@@ -316,9 +353,24 @@ class OffloadedFiles(Offloaded):
         self.engine.prefetch(ahead)
 
     def _wrap(self, module: torch.nn.Module) -> None:
+        forward, own = module.forward, [self._names[each] for each in module.parameters(recurse=False)
+                                        if each in self._names]
         super()._wrap(module)
-        if not has_experts(module) or not is_host(self.device):
-            return
+        if not is_host(self.device):
+            by_rows = False
+        elif has_experts(module):
+            self._read_chosen(module)
+            by_rows = False
+        else:
+            by_rows = bool(own) and getattr(forward, "__func__", None) is torch.nn.Embedding.forward and \
+                module.max_norm is None
+        if by_rows:
+            self._read_rows(module, own[0])
+        else:
+            self._order += own
+
+    def _read_chosen(self, module: torch.nn.Module) -> None:
+        """Forwards of a module with experts read those that its tokens chose."""
         forward, signature, lock = module.forward, inspect.signature(module.forward), threading.RLock()
 
         @functools.wraps(forward)
@@ -331,6 +383,32 @@ class OffloadedFiles(Offloaded):
                 return forward(*args, **kwargs)
 
         module.forward = forward_of_chosen  # type: ignore[method-assign]
+
+    def _read_rows(self, module: torch.nn.Module, name: str) -> None:
+        """Forwards of an embedding read the rows of their tokens, which no other module sees."""
+        forward, after = module.forward, len(self._order)
+
+        @functools.wraps(forward)
+        @torch.compiler.disable
+        def forward_of_tokens(input: Any) -> Any:  # pylint: disable=redefined-builtin
+            if not self._shared.planned:
+                self._read_from(after)
+            found = self._rows_of(module, name, input)
+            return forward(input) if found is None else torch.nn.functional.embedding(*found)
+
+        module.forward = forward_of_tokens  # type: ignore[method-assign]
+
+    def _rows_of(self, module: Any, name: str, tokens: Any) -> Optional[Tuple[torch.Tensor, torch.Tensor]]:
+        """For each token its place among the rows of all of them, and these rows; None: the whole table is for it, also
+        for errors of torch."""
+        if refused_use() or name in self._saved.pinned or not isinstance(tokens, torch.Tensor) or \
+                not is_host(tokens.device) or tokens.dtype not in (torch.int64, torch.int32) or not tokens.numel():
+            return None
+        numbers, places = tokens.unique(return_inverse=True)
+        if numbers[0] < 0 or numbers[-1] >= module.num_embeddings:
+            return None
+        rows = self.engine.read_rows(name, numbers.tolist())
+        return None if rows is None else (places, rows)
 
     def load(self) -> None:
         super().load()
