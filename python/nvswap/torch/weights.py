@@ -83,6 +83,8 @@ class ParameterFiles(Weights):
                  experts: Dict[str, List[Recorded]], hot: HotExperts) -> None:
         self.sources = sources
         self.hot = hot
+        # Bytes of the pool that chosen experts may take.
+        self.experts_room = 0
         self._experts = experts
         self._chosen = threading.local()
         self._registering = threading.Lock()
@@ -143,9 +145,15 @@ class ParameterFiles(Weights):
         place = self._place_of(tensor) % _LINE_BYTES
         if contents.data_ptr() % _LINE_BYTES == place or place % contents.itemsize:
             return contents
-        memory = torch.empty(contents.nbytes + 2 * _LINE_BYTES, dtype=torch.uint8, device="cpu")
-        begin = (place - memory.data_ptr()) % _LINE_BYTES
-        return memory[begin:begin + contents.nbytes].view(contents.dtype).view(contents.shape).copy_(contents)
+        return self._memory(tensor, _LINE_BYTES).copy_(contents)
+
+    def _memory(self, tensor: Tensor, unit: int) -> torch.Tensor:
+        """Memory for a tensor, which lies in units as it does in its file. Memory of torch begins with a line: so a
+        backward finds what it needs at the same place of other memory."""
+        dtype = torch_dtype(tensor.dtype)
+        memory = torch.empty(tensor.nbytes + unit + _LINE_BYTES, dtype=torch.uint8, device="cpu")
+        begin = (self._place_of(tensor) // dtype.itemsize * dtype.itemsize - memory.data_ptr()) % unit
+        return memory[begin:begin + tensor.nbytes].view(dtype).view(tensor.shape)
 
     def _place_of(self, tensor: Tensor) -> int:
         """The tensor's first byte in its file, or that plus a number of whole units."""
@@ -189,43 +197,51 @@ class ParameterFiles(Weights):
             self.hot.count(module, chosen)
         result = {name: torch.empty(self.sources[name].shape, dtype=self.sources[name].dtype, device="cpu")
                   for name in names}
-        past_pool = chosen is not None and self.hot.memory > 0
-        with contextlib.closing((self._read_past_pool if past_pool else self._read_by_pool)(
-                names, [number for number in numbers if number not in kept], timeout)) as read:
+        read = (self._read_by_pool if chosen is None else self._read_chosen)(
+            names, [number for number in numbers if number not in kept], timeout)
+        with contextlib.closing(read):
             for number, rows in itertools.chain(kept.items(), read):
                 for name in names:
                     result[name][number] = rows[name]
-                if past_pool and number not in kept:
+                if chosen is not None and number not in kept:
                     self.hot.offer(module, number, rows)
         return result
 
-    def _read_by_pool(self, names: List[str], numbers: List[int],
+    def _read_by_pool(self, names: List[str], numbers: Iterable[int],
                       timeout: Optional[float]) -> Iterator[Tuple[int, Dict[str, torch.Tensor]]]:
         """Experts, with the rows of these parameters, which are pool memory or copies."""
-        self.prefetch([self._tensor_of(each.made) for number in numbers for name in names
-                       for each in leaves_of(self._experts[name][number])])
+        self.prefetch([self._tensor_of(leaf) for number in numbers for leaf in self._leaves_of(names, number)])
         for number in numbers:
             yield number, self._made({name: self._experts[name][number] for name in names}, timeout)
 
-    def _read_past_pool(self, names: List[str], numbers: List[int],
-                        timeout: Optional[float]) -> Iterator[Tuple[int, Dict[str, torch.Tensor]]]:
+    def _read_chosen(self, names: List[str], numbers: Iterable[int],
+                     timeout: Optional[float]) -> Iterator[Tuple[int, Dict[str, torch.Tensor]]]:
         """Experts in memory of their own, each read while the one before is copied. The plan does not have these
-        reads: the next token chooses others."""
+        reads, as the next token chooses others. Without a budget they are read to where the pool has room beside all
+        that is read whole, from where they are copied, and stay there until others need that."""
         reading: Dict[int, Dict[Any, torch.Tensor]] = {}
-        busy = []
+        busy, in_pool, room = [], set(), 0 if self.hot.memory else self.experts_room
+        for number in numbers:
+            tensors = [self._tensor_of(leaf) for leaf in self._leaves_of(names, number)]
+            room -= sum(each.nbytes + 2 * _UNIT_BYTES for each in tensors)
+            if room < 0 or self.prefetch(tensors) < len(tensors):
+                break
+            in_pool.add(number)
 
         def start(number: int) -> None:
-            leaves = {each.made: torch.empty(each.shape, dtype=each.dtype, device="cpu")
-                      for name in names for each in leaves_of(self._experts[name][number])}
+            leaves = {leaf: self._tensor_of(leaf) for leaf in self._leaves_of(names, number)}
+            memory = {leaf: self._memory(tensor, _UNIT_BYTES) for leaf, tensor in leaves.items()}
+            if number in in_pool:
+                self.wait(leaves.values())
             try:
                 super(ParameterFiles, self).load_to(
-                    {self._tensor_of(leaf): array for leaf, array in leaves.items()}, wait=False)  # type: ignore[misc]
+                    {tensor: memory[leaf] for leaf, tensor in leaves.items()}, wait=False)  # type: ignore[misc]
             except Error as error:
                 if error.errno != errno.EBUSY:
                     raise
                 busy.append(number)  # A backward of another forward has it.
             else:
-                reading[number] = leaves
+                reading[number] = memory
 
         def finish() -> Tuple[int, Dict[str, torch.Tensor]]:
             number = next(iter(reading))
@@ -248,6 +264,11 @@ class ParameterFiles(Weights):
         for number, rows in self._read_by_pool(names, busy, timeout):
             yield number, {name: row.clone() for name, row in rows.items()}
 
+    def _leaves_of(self, names: List[str], number: int) -> List[Leaf]:
+        """What an expert's rows of parameters are made of."""
+        return [each.made for name in names  # type: ignore[misc]
+                for each in leaves_of(self._experts[name][number])]
+
     def _tensor_of(self, leaf: Any) -> Tensor:
         if leaf.row is None:
             return self[leaf.name]
@@ -264,6 +285,15 @@ class ParameterFiles(Weights):
     def pool_bytes(self, name: str) -> int:
         """What a parameter takes of the pool while it is read."""
         return pool_bytes(self.sources[name], self._experts.get(name))
+
+    def bytes_in_pool(self, names: Iterable[str]) -> int:
+        """What parameters take of the pool together, with the rest of the drive's blocks around them."""
+        tensors = {each.made: each.nbytes for name in set(names) for each in leaves_of(self.sources[name])}
+        return sum(tensors.values()) + 2 * _UNIT_BYTES * len(tensors)
+
+    def has_rows(self, name: str) -> bool:
+        """Whether a parameter's rows are experts, which are read one by one."""
+        return name in self._experts
 
     def stats(self) -> Dict[str, Any]:
         """As those of an engine, with "experts": see :meth:`HotExperts.stats`."""
@@ -320,6 +350,7 @@ class OffloadedFiles(Offloaded):
         # The parameters that modules have, in their order, but those that are read by rows.
         self._order: List[str] = []
         super().__init__(*args)
+        self.engine.experts_room = self.engine.pool()[1] - self.engine.bytes_in_pool(self._order)
 
     def _store(self, parameters: Dict[str, torch.nn.Parameter]) -> None:
         for parameter in self.module.parameters():
@@ -353,21 +384,17 @@ class OffloadedFiles(Offloaded):
         self.engine.prefetch(ahead)
 
     def _wrap(self, module: torch.nn.Module) -> None:
-        forward, own = module.forward, [self._names[each] for each in module.parameters(recurse=False)
-                                        if each in self._names]
+        own = [self._names[each] for each in module.parameters(recurse=False) if each in self._names]
+        table = self._names.get(module._parameters.get("weight"))  # type: ignore[arg-type]
+        embeds = getattr(module.forward, "__func__", None) is torch.nn.Embedding.forward and module.max_norm is None
         super()._wrap(module)
-        if not is_host(self.device):
-            by_rows = False
-        elif has_experts(module):
+        if is_host(self.device) and has_experts(module):
             self._read_chosen(module)
-            by_rows = False
-        else:
-            by_rows = bool(own) and getattr(forward, "__func__", None) is torch.nn.Embedding.forward and \
-                module.max_norm is None
-        if by_rows:
-            self._read_rows(module, own[0])
-        else:
-            self._order += own
+            own = [name for name in own if not self.engine.has_rows(name)]
+        elif is_host(self.device) and embeds and table is not None:
+            self._read_rows(module, table)
+            own.remove(table)
+        self._order += own
 
     def _read_chosen(self, module: torch.nn.Module) -> None:
         """Forwards of a module with experts read those that its tokens chose."""

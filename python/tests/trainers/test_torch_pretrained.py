@@ -365,6 +365,35 @@ def the_hottest_experts_are_kept_within_their_budget_and_not_read_again(director
 
 
 @promise
+def a_token_reads_no_expert_but_those_that_it_chose_nor_what_the_pool_has_room_for_beside_them(directory):
+    for fused in (False, True):
+        folder, wanted = mixture(directory, fused)
+        chosen = skewed(wanted)
+        for elements in (7000, 100000):
+            trace = nvswap.Trace(10000)
+            config = nvswap.Config({"zero_optimization": {"stage3_param_persistence_threshold": 0, "offload_param": {
+                "buffer_count": 1, "buffer_size": elements}}})
+            config.set_trace(trace)
+            model = nvswap.torch.from_pretrained(AUTO, folder, config=config)
+            engine, needed = model.offloaded.engine, 0
+            skewed(model)
+            for tokens in (torch.tensor([[each]]) for each in (1, 5, 2, 10, 15, 3)):
+                skewed.tokens = tokens[0].tolist()
+                with torch.no_grad():
+                    assert torch.equal(model(tokens).logits, wanted(tokens).logits)
+                needed += sum(len(of_layer[-1]) for of_layer in chosen)
+            read = read_of(trace, directory)
+            experts = {engine.info(name)["store_offset"] for name in engine if re.search(r"\.w\d|:", name)}
+            found = sum(place in experts for place in read)
+            if elements == 7000:
+                assert found == (2 if fused else 3) * needed, (found, needed)
+            else:  # What was read stays there.
+                assert found == (2 if fused else 3) * 3 * 3 and len(set(read)) == len(read), (found, read)
+            closed(model)
+            trace.close()
+
+
+@promise
 def a_budget_of_experts_that_is_no_number_of_bytes_is_refused(directory):
     folder, _ = mixture(directory, False)
     for wrong in (-1, "4G", 1.5, None):
