@@ -230,7 +230,9 @@ class ParameterFiles(Weights):
 
         def start(number: int) -> None:
             leaves = {leaf: self._tensor_of(leaf) for leaf in self._leaves_of(names, number)}
-            memory = {leaf: self._memory(tensor, _UNIT_BYTES) for leaf, tensor in leaves.items()}
+            # What a budget keeps has no bytes beside it.
+            memory = {leaf: torch.empty(tensor.shape, dtype=torch_dtype(tensor.dtype), device="cpu") if self.hot.memory
+                      else self._memory(tensor, _UNIT_BYTES) for leaf, tensor in leaves.items()}
             if number in in_pool:
                 self.wait(leaves.values())
             try:
