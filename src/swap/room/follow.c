@@ -136,7 +136,7 @@ static void sum_up(struct nvs_engine *engine)
 	/* Within half of the pool, in elements. */
 	plan->reach = plan->extents > pool_bytes(engine->pool)
 			      ? (uint64_t)((double)numel / (double)plan->extents *
-					   (double)(pool_bytes(engine->pool) / 2))
+					   (double)pool_bytes(engine->pool) / 2)
 			      : UINT64_MAX;
 	plan->reach = min_u64(plan->reach, engine->prefetch_bucket_size);
 	plan->lookahead = plan->extents;
