@@ -41,9 +41,11 @@ struct nvs_step_io {
  * records the order of nvs_tensor_swap_in and nvs_tensor_pin calls, the plan. From the second step
  * on the engine follows it (DeepSpeed's stage 3 keys; distances are elements swapped in between two
  * uses):
- * - it reads ahead within stage3_prefetch_bucket_size and stage3_max_live_parameters;
+ * - it reads ahead within stage3_prefetch_bucket_size, stage3_max_live_parameters and, if the pool
+ *   does not hold all of the step, half of the pool;
  * - it keeps tensors that are needed again within stage3_max_reuse_distance, those smaller than
- *   stage3_param_persistence_threshold, and max_in_cpu elements beside these;
+ *   stage3_param_persistence_threshold if half of the pool holds these, and max_in_cpu elements
+ *   beside them;
  * - it evicts the tensor that is needed last;
  * - it writes back dirty tensors that will be evicted while no call waits for the drive.
  * A step that departs from the plan is served correctly, and the next step follows the new order.

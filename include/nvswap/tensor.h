@@ -243,7 +243,8 @@ NVS_API int nvs_tensor_swap_in(struct nvs_engine *engine, struct nvs_tensor *con
 NVS_API int nvs_engine_keep_place(struct nvs_engine *engine, bool keep, struct nvs_error *error);
 /*
  * Reads ahead without pinning: as many of the tensors, in order, as fit without waiting; none while
- * a call waits for room. Returns how many are in the pool or being read, or an error.
+ * a call waits for room. Until they are pinned, or copied to external memory, further calls leave
+ * them in the pool. Returns how many are in the pool or being read, or an error.
  * Errors:
  * -EINVAL   an argument or a tensor is NULL, another engine's, or named twice
  * -ENODATA  one was never written, or its last write from external memory failed

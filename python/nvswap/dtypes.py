@@ -150,6 +150,14 @@ def empty_array(dtype: str, shape: Any, kind: str) -> Any:
     return imported_numpy().empty(shape, dtype=_NUMPY[dtype])
 
 
+def copy_bytes(to: Any, array: Any) -> None:
+    """Copies an array to one of its type and shape. A copy of a tensor of bool would have 1 in the place of each byte
+    but 0, which files may have."""
+    if is_tensor(array) and array.dtype == torch_dtype("BOOL"):
+        to, array = to.view(torch_dtype("U8")), array.view(torch_dtype("U8"))
+    to[...] = array
+
+
 def _tensor_over(buffer: Any, dtype: str, shape: Any) -> Any:
     torch = loaded_torch()
     if torch is None:

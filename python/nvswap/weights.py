@@ -13,12 +13,12 @@ import json
 import math
 import os
 import threading
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 from nvswap._native import ffi, lib
 from nvswap.aio import Aio
 from nvswap.config import Config
-from nvswap.dtypes import empty_array, itemsize
+from nvswap.dtypes import copy_bytes, empty_array, itemsize
 from nvswap.engine import Engine, Names, Pinned, Tensor
 from nvswap.errors import Error, check, invalid, new_error
 from nvswap.strings import Path, encoded, encoded_path
@@ -109,7 +109,7 @@ class Weights(Engine):
         array = empty_array(tensor.dtype, tensor.shape, self._arrays)
         try:
             with self.swap_in(tensor, timeout=0) as pinned:
-                array[...] = pinned[name]
+                copy_bytes(array, pinned[name])
         except Error as error:
             # What the program has pinned fills the pool, or the tensor is larger.
             if error.errno not in (errno.EAGAIN, errno.E2BIG, errno.ENOBUFS):
@@ -139,17 +139,25 @@ class Weights(Engine):
         Error
             EINVAL: no such rows, or those of a scalar; EEXIST: there is a tensor of that name; ENOENT.
         """
-        tensor, rows = self._one(name), ffi.new("struct nvs_tensor_rows *")
         own = new_name if new_name is not None else f"{name}[{first}:{first + count}]"
-        name_bytes, made, error = ffi.new("char[]", encoded(own)), ffi.new("struct nvs_tensor **"), new_error()
-        rows.size, rows.tensor, rows.name = ffi.sizeof("struct nvs_tensor_rows"), tensor._pointer, name_bytes
-        if first < 0 or count < 0:
-            raise invalid(f"rows are not negative: {first}, {count}", name)
-        rows.first, rows.count = first, count
+        return self._register_rows(self._one(name), {own: (first, count)})[0]
+
+    def _register_rows(self, tensor: Tensor, rows: Mapping[str, Tuple[int, int]]) -> List[Tensor]:
+        """Makes several ranges of rows (the first, and how many) tensors with these names, all or none."""
+        names = [ffi.new("char[]", encoded(name)) for name in rows]
+        specs, made = ffi.new("struct nvs_tensor_rows[]", len(rows)), ffi.new("struct nvs_tensor *[]", len(rows))
+        for spec, name, (first, count) in zip(specs, names, rows.values()):
+            if first < 0 or count < 0:
+                raise invalid(f"rows are not negative: {first}, {count}", tensor.name)
+            spec.size, spec.tensor, spec.name = ffi.sizeof("struct nvs_tensor_rows"), tensor._pointer, name
+            spec.first, spec.count = first, count
+        error = new_error()
         with self._open() as pointer:
-            check(lib.nvs_tensor_register_rows(pointer, rows, 1, made, error), error)
-            self._tensors[own] = Tensor(self, made[0], own, tensor.dtype, (count, *tensor.shape[1:]))
-        return self._tensors[own]
+            check(lib.nvs_tensor_register_rows(pointer, specs, len(rows), made, error), error)
+            tensors = [Tensor(self, each, name, tensor.dtype, (count, *tensor.shape[1:]))
+                       for each, (name, (_, count)) in zip(made, rows.items())]
+            self._tensors.update((each.name, each) for each in tensors)
+        return tensors
 
     def _one(self, name: str) -> Tensor:
         if not isinstance(name, (str, Tensor)):
@@ -187,7 +195,7 @@ class Weights(Engine):
             # Pinned: its contents are in the pool.
             try:
                 with self.swap_in(tensor, timeout=0) as pinned:
-                    array.reshape(-1)[...] = pinned[tensor.name].reshape(-1)[offset:end]
+                    copy_bytes(array.reshape(-1), pinned[tensor.name].reshape(-1)[offset:end])
                     return
             except Error as error:
                 if error.errno != errno.EAGAIN:
@@ -242,7 +250,7 @@ class TensorSlice:
         part = array[tuple(rest)]
         # Memory of its own, in its own order.
         result = empty_array(self._tensor.dtype, tuple(part.shape), self._weights._arrays)
-        result[...] = part
+        copy_bytes(result, part)
         return result
 
 

@@ -131,7 +131,7 @@ const struct config_key config_keys[] = {
 	WHOLE(ZERO, "stage3_param_persistence_threshold", 64, param_persistence_threshold, 100000,
 	      0, ELEMENTS_MAX, 0,
 	      "tensors of the plan with fewer elements stay in the pool between steps, in addition "
-	      "to `max_in_cpu`"),
+	      "to `max_in_cpu`, if half of it holds them"),
 	WHOLE(ZERO, "param_persistence_threshold", 64, param_persistence_threshold, 100000, 0,
 	      ELEMENTS_MAX, 0, "alias of `stage3_param_persistence_threshold`"),
 	UNUSED(ZERO, "cpu_offload",

@@ -40,6 +40,13 @@ _is_transforming: Callable[[], bool] = getattr(
     torch._C, "_are_functorch_transforms_active", lambda: False)
 
 
+def refused_use() -> Optional[str]:
+    """What torch makes of the forward that runs now, if offloaded modules refuse that."""
+    if torch.jit.is_tracing() or _is_exporting():
+        return "traced or exported"
+    return "called in a transform of torch.func" if _is_transforming() else None
+
+
 def _placeholder(dtype: torch.dtype, shape: torch.Size, device: torch.device) -> torch.Tensor:
     return torch.full((), float("nan"), dtype=dtype, device=device).expand(shape)
 
@@ -251,10 +258,9 @@ class Offloaded:
 
         @functools.wraps(forward)
         def pinned_forward(*args: Any, **kwargs: Any) -> Any:
-            if torch.jit.is_tracing() or _is_exporting():
-                _refuse(module, "traced or exported")
-            if _is_transforming():
-                _refuse(module, "called in a transform of torch.func")
+            use = refused_use()
+            if use:
+                _refuse(module, use)
             with self.threads.forward() as mine, _without_autocast_cache():
                 try:
                     self._pin(owned, mine)

@@ -3,11 +3,12 @@
 Modules whose parameters are read where they lie in .safetensors files.
 
 What a parameter is made of is recorded when the module is offloaded: the tensors of the files go through
-transformers' own loader without memory, and each keeps the function that made it and what that was called
-with. When a module needs a parameter, the recorded calls are made again with what was read. A parameter
-that is a tensor of a file as it lies there is pool memory; another one is a copy.
+transformers' own loader without memory (recorded.py). When a module needs a parameter, the recorded calls are made
+again with what was read. A parameter that is a tensor of a file as it lies there is pool memory; another one is a copy.
 
-Of a module with experts, only the rows of its parameters are read that the tokens of a forward chose.
+Of a module with experts, only the rows of its parameters are read that the tokens of a forward chose, and of an
+embedding those of the tokens that it is given. The latter are never the parameter's memory, so that a head that is tied
+to it, or another thread, can have the whole.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ import itertools
 import os
 import sys
 import threading
-from typing import (Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set,
-                    Tuple, Union)
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -32,7 +32,8 @@ from nvswap.errors import Error, invalid
 from nvswap.strings import Path
 from nvswap.torch.experts import HotExperts, has_experts
 from nvswap.torch.local import is_host
-from nvswap.torch.offload import Initialize, Offloaded, is_offloaded
+from nvswap.torch.offload import Initialize, Offloaded, is_offloaded, refused_use
+from nvswap.torch.recorded import Leaf, Recorded, evaluate, leaf_of, leaves_of, row_of, table_of
 from nvswap.torch.threads import Forward
 from nvswap.weights import Paths, Weights, files_list, pool_config
 
@@ -45,109 +46,7 @@ _HOW = ("train adapters over it, as those of peft (LoRA), or load the weights in
         "weights=")
 
 
-# ---- What parameters are made of
-
-
-class _Leaf(NamedTuple):
-    """A tensor of the files, or one row of it."""
-
-    name: str
-    row: Optional[int]
-
-
-class _Call(NamedTuple):
-    """A function that made a tensor, and of several results the index."""
-
-    function: Callable[..., Any]
-    args: Sequence[Any]
-    kwargs: Dict[str, Any]
-    index: Optional[int]
-
-
-class _Recorded(torch.Tensor):
-    """A tensor without memory that knows what it is made of."""
-
-    made: Union[_Leaf, _Call, None] = None
-
-    @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(function, "__name__", "")
-        if name == "__setitem__" or name.endswith("_") and not name.endswith("__") and name != "requires_grad_":
-            raise invalid(f"the weights are converted by {name}, which writes to a tensor of the files: save the "
-                          "model again by save_pretrained(), in the form that its class has now")
-        result = super().__torch_function__(function, types, args, kwargs or {})
-        many = isinstance(result, (tuple, list))
-        for index, each in enumerate(result if many else [result]):
-            if isinstance(each, _Recorded) and each.made is None:
-                each.made = _Call(function, args, kwargs or {}, index if many else None)
-        return result
-
-    def __getitem__(self, index: Any) -> Any:
-        # The loader of transformers reads a tensor so.
-        return self if index is Ellipsis else super().__getitem__(index)
-
-    def to(self, *args: Any, device: Any = None, dtype: Any = None, **kwargs: Any) -> Any:
-        """A change of the type alone: it has no device."""
-        del device
-        dtype = next((each for each in args if isinstance(each, torch.dtype)), dtype)
-        return self if dtype in (None, self.dtype) else super().to(dtype, **kwargs)
-
-
-def _leaf(name: str, row: Optional[int], dtype: torch.dtype, shape: Iterable[int]) -> _Recorded:
-    tensor = torch.empty(tuple(shape), dtype=dtype, device="meta").as_subclass(_Recorded)
-    tensor.made = _Leaf(name, row)
-    return tensor
-
-
-def _mapped(value: Any, function: Callable[[_Recorded], Any]) -> Any:
-    """Arguments of a call, with the recorded tensors among them replaced."""
-    if isinstance(value, _Recorded):
-        return function(value)
-    if isinstance(value, (list, tuple)):
-        return type(value)([_mapped(each, function) for each in value])
-    return value
-
-
-def _evaluate(tensor: _Recorded, leaves: Mapping[_Leaf, torch.Tensor]) -> torch.Tensor:
-    made = tensor.made
-    if isinstance(made, _Leaf):
-        return leaves[made]
-    assert made is not None
-    args = _mapped(list(made.args), lambda each: _evaluate(each, leaves))
-    result = made.function(*args, **made.kwargs)
-    return result if made.index is None else result[made.index]
-
-
-def _leaves(tensor: _Recorded) -> Set[_Recorded]:
-    if isinstance(tensor.made, _Leaf):
-        return {tensor}
-    found: Set[_Recorded] = set()
-    assert tensor.made is not None
-    _mapped(list(tensor.made.args), lambda each: found.update(_leaves(each)))
-    return found
-
-
-def _row(tensor: _Recorded, number: int) -> Optional[_Recorded]:
-    """One row along the first dimension, made of rows or whole tensors of the files; None: it takes more."""
-    made = tensor.made
-    if isinstance(made, _Leaf):
-        return _leaf(made.name, number, tensor.dtype, tensor.shape[1:]) if made.row is None else None
-    assert made is not None
-    name, (first, *rest) = made.function.__name__, made.args
-    dim = made.kwargs.get("dim", rest[0] if rest else 0)
-    if name == "stack" and dim == 0:
-        return first[number]  # type: ignore[no-any-return]
-    parts = [_row(each, number) for each in (first if isinstance(first, (list, tuple)) else [first])]
-    if any(each is None for each in parts):
-        return None
-    if name == "cat" and dim >= 1:
-        return torch.cat(parts, dim=dim - 1)  # type: ignore[arg-type,return-value]
-    if name in ("detach", "contiguous", "to"):
-        return made.function(parts[0], *rest, **made.kwargs)  # type: ignore[no-any-return]
-    return None
-
-
-# ---- Reading them
+# ---- Reading
 
 
 class Contents(Dict[str, torch.Tensor]):
@@ -180,14 +79,17 @@ class ParameterFiles(Weights):
     hot : HotExperts
     """
 
-    def __init__(self, paths: Sequence[Path], config: Any, sources: Dict[str, _Recorded],
-                 experts: Dict[str, List[_Recorded]], hot: HotExperts) -> None:
+    def __init__(self, paths: Sequence[Path], config: Any, sources: Dict[str, Recorded],
+                 experts: Dict[str, List[Recorded]], hot: HotExperts) -> None:
         self.sources = sources
         self.hot = hot
+        # Bytes of the pool that chosen experts may take.
+        self.experts_room = 0
         self._experts = experts
         self._chosen = threading.local()
         self._registering = threading.Lock()
         self._places: Dict[str, int] = {}
+        self._row_reads = itertools.count()
         super().__init__(paths, config, arrays="torch")
 
     @contextlib.contextmanager
@@ -227,27 +129,63 @@ class ParameterFiles(Weights):
             if not isinstance(name, str) or name not in self.sources:
                 tensors[name] = None
             elif name not in self._experts:
-                tensors.update(dict.fromkeys(self._tensor_of(leaf.made) for leaf in _leaves(self.sources[name])))
+                tensors.update(dict.fromkeys(self._tensor_of(leaf.made) for leaf in leaves_of(self.sources[name])))
         return super().prefetch(tensors)
 
-    def _made(self, wanted: Mapping[str, _Recorded], timeout: Optional[float]) -> Dict[str, torch.Tensor]:
-        leaves = {each.made: self._tensor_of(each.made) for source in wanted.values() for each in _leaves(source)}
+    def _made(self, wanted: Mapping[str, Recorded], timeout: Optional[float]) -> Dict[str, torch.Tensor]:
+        leaves = {each.made: self._tensor_of(each.made) for source in wanted.values() for each in leaves_of(source)}
         with super().swap_in(dict.fromkeys(leaves.values()), timeout=timeout) as pinned, torch.no_grad():
             contents = {leaf: self._as_mapped(tensor, pinned[tensor.name]) if leaf.row is None else
                         pinned[tensor.name][0] for leaf, tensor in leaves.items()}
-            return {name: _evaluate(source, contents) for name, source in wanted.items()}
+            return {name: evaluate(source, contents) for name, source in wanted.items()}
 
     def _as_mapped(self, tensor: Tensor, contents: torch.Tensor) -> torch.Tensor:
         """Pool memory, or a copy of a small tensor: some kernels round by where their input lies in a line of
         the cache. Large tensors lie there as in a mapped file, with which transformers computes."""
-        if tensor.name not in self._places:
-            self._places[tensor.name] = self.info(tensor)["store_offset"] % _LINE_BYTES
-        place = self._places[tensor.name]
+        place = self._place_of(tensor) % _LINE_BYTES
         if contents.data_ptr() % _LINE_BYTES == place or place % contents.itemsize:
             return contents
-        memory = torch.empty(contents.nbytes + 2 * _LINE_BYTES, dtype=torch.uint8, device="cpu")
-        begin = (place - memory.data_ptr()) % _LINE_BYTES
-        return memory[begin:begin + contents.nbytes].view(contents.dtype).view(contents.shape).copy_(contents)
+        return self._memory(tensor, _LINE_BYTES).copy_(contents)
+
+    def _memory(self, tensor: Tensor, unit: int) -> torch.Tensor:
+        """Memory for a tensor, which lies in units as it does in its file. Memory of torch begins with a line: so a
+        backward finds what it needs at the same place of other memory."""
+        dtype = torch_dtype(tensor.dtype)
+        memory = torch.empty(tensor.nbytes + unit + _LINE_BYTES, dtype=torch.uint8, device="cpu")
+        begin = (self._place_of(tensor) // dtype.itemsize * dtype.itemsize - memory.data_ptr()) % unit
+        return memory[begin:begin + tensor.nbytes].view(dtype).view(tensor.shape)
+
+    def _place_of(self, tensor: Tensor) -> int:
+        """The tensor's first byte in its file, or that plus a number of whole units."""
+        if tensor.name not in self._places:
+            self._places[tensor.name] = self.info(tensor)["store_offset"]
+        return self._places[tensor.name]
+
+    def read_rows(self, name: str, numbers: List[int]) -> Optional[torch.Tensor]:
+        """Rows of a parameter, by ascending numbers, in memory of their own; the plan does not have these reads. None:
+        they are no less bytes of the drive than the whole parameter, or can't be read or verified alone."""
+        table = table_of(self.sources[name])
+        if table is None or self._config["nvswap.verify"]:
+            return None
+        tensor, row = self[table], self[table].nbytes // self[table].shape[0]
+        breaks = [at for at in range(1, len(numbers)) if numbers[at] != numbers[at - 1] + 1]
+        runs = [(numbers[begin], end - begin) for begin, end in zip([0, *breaks], [*breaks, len(numbers)])]
+        place = self._place_of(tensor)
+        units = sum((place + (first + count) * row - 1) // _UNIT_BYTES - (place + first * row) // _UNIT_BYTES + 1
+                    for first, count in runs)
+        if units * _UNIT_BYTES >= tensor.nbytes:
+            return None
+        read = next(self._row_reads)  # Threads may read the same rows.
+        parts = self._register_rows(tensor, {f"{table}[{first}:{first + count}], read {read}": (first, count)
+                                             for first, count in runs})
+        try:
+            rows = torch.empty((len(numbers), *tensor.shape[1:]), dtype=torch_dtype(tensor.dtype), device="cpu")
+            super().load_to(dict(zip(parts, rows.split([count for _, count in runs]))))  # type: ignore[arg-type]
+        finally:
+            with contextlib.suppress(Error):  # A signal has ended the wait.
+                self.forget(parts)
+        with torch.no_grad():
+            return evaluate(self.sources[name], {Leaf(table, None): rows})
 
     def _made_of_rows(self, module: str, names: List[str], timeout: Optional[float]) -> Dict[str, torch.Tensor]:
         """Parameters of the experts of a module: the memory of rows that nothing chose is never touched."""
@@ -259,49 +197,59 @@ class ParameterFiles(Weights):
             self.hot.count(module, chosen)
         result = {name: torch.empty(self.sources[name].shape, dtype=self.sources[name].dtype, device="cpu")
                   for name in names}
-        past_pool = chosen is not None and self.hot.memory > 0
-        with contextlib.closing((self._read_past_pool if past_pool else self._read_by_pool)(
-                names, [number for number in numbers if number not in kept], timeout)) as read:
+        read = (self._read_by_pool if chosen is None else self._read_chosen)(
+            names, [number for number in numbers if number not in kept], timeout)
+        with contextlib.closing(read):
             for number, rows in itertools.chain(kept.items(), read):
                 for name in names:
                     result[name][number] = rows[name]
-                if past_pool and number not in kept:
+                if chosen is not None and number not in kept:
                     self.hot.offer(module, number, rows)
         return result
 
-    def _read_by_pool(self, names: List[str], numbers: List[int],
+    def _read_by_pool(self, names: List[str], numbers: Iterable[int],
                       timeout: Optional[float]) -> Iterator[Tuple[int, Dict[str, torch.Tensor]]]:
         """Experts, with the rows of these parameters, which are pool memory or copies."""
-        self.prefetch([self._tensor_of(each.made) for number in numbers for name in names
-                       for each in _leaves(self._experts[name][number])])
+        self.prefetch([self._tensor_of(leaf) for number in numbers for leaf in self._leaves_of(names, number)])
         for number in numbers:
             yield number, self._made({name: self._experts[name][number] for name in names}, timeout)
 
-    def _read_past_pool(self, names: List[str], numbers: List[int],
-                        timeout: Optional[float]) -> Iterator[Tuple[int, Dict[str, torch.Tensor]]]:
+    def _read_chosen(self, names: List[str], numbers: Iterable[int],
+                     timeout: Optional[float]) -> Iterator[Tuple[int, Dict[str, torch.Tensor]]]:
         """Experts in memory of their own, each read while the one before is copied. The plan does not have these
-        reads: the next token chooses others."""
+        reads, as the next token chooses others. Without a budget they are read to where the pool has room beside all
+        that is read whole, from where they are copied, and stay there until others need that."""
         reading: Dict[int, Dict[Any, torch.Tensor]] = {}
-        busy = []
+        busy, in_pool, room = [], set(), 0 if self.hot.memory else self.experts_room
+        for number in numbers:
+            tensors = [self._tensor_of(leaf) for leaf in self._leaves_of(names, number)]
+            room -= sum(each.nbytes + 2 * _UNIT_BYTES for each in tensors)
+            if room < 0 or self.prefetch(tensors) < len(tensors):
+                break
+            in_pool.add(number)
 
         def start(number: int) -> None:
-            leaves = {each.made: torch.empty(each.shape, dtype=each.dtype, device="cpu")
-                      for name in names for each in _leaves(self._experts[name][number])}
+            leaves = {leaf: self._tensor_of(leaf) for leaf in self._leaves_of(names, number)}
+            # What a budget keeps has no bytes beside it.
+            memory = {leaf: torch.empty(tensor.shape, dtype=torch_dtype(tensor.dtype), device="cpu") if self.hot.memory
+                      else self._memory(tensor, _UNIT_BYTES) for leaf, tensor in leaves.items()}
+            if number in in_pool:
+                self.wait(leaves.values())
             try:
                 super(ParameterFiles, self).load_to(
-                    {self._tensor_of(leaf): array for leaf, array in leaves.items()}, wait=False)  # type: ignore[misc]
+                    {tensor: memory[leaf] for leaf, tensor in leaves.items()}, wait=False)  # type: ignore[misc]
             except Error as error:
                 if error.errno != errno.EBUSY:
                     raise
                 busy.append(number)  # A backward of another forward has it.
             else:
-                reading[number] = leaves
+                reading[number] = memory
 
         def finish() -> Tuple[int, Dict[str, torch.Tensor]]:
             number = next(iter(reading))
             leaves = reading.pop(number)
             self.wait([self._tensor_of(leaf) for leaf in leaves])
-            return number, {name: _evaluate(self._experts[name][number], leaves) for name in names}
+            return number, {name: evaluate(self._experts[name][number], leaves) for name in names}
 
         with self._parts, torch.no_grad():
             try:
@@ -317,6 +265,11 @@ class ParameterFiles(Weights):
                         finish()
         for number, rows in self._read_by_pool(names, busy, timeout):
             yield number, {name: row.clone() for name, row in rows.items()}
+
+    def _leaves_of(self, names: List[str], number: int) -> List[Leaf]:
+        """What an expert's rows of parameters are made of."""
+        return [each.made for name in names  # type: ignore[misc]
+                for each in leaves_of(self._experts[name][number])]
 
     def _tensor_of(self, leaf: Any) -> Tensor:
         if leaf.row is None:
@@ -335,6 +288,15 @@ class ParameterFiles(Weights):
         """What a parameter takes of the pool while it is read."""
         return pool_bytes(self.sources[name], self._experts.get(name))
 
+    def bytes_in_pool(self, names: Iterable[str]) -> int:
+        """What parameters take of the pool together, with the rest of the drive's blocks around them."""
+        tensors = {each.made: each.nbytes for name in set(names) for each in leaves_of(self.sources[name])}
+        return sum(tensors.values()) + 2 * _UNIT_BYTES * len(tensors)
+
+    def has_rows(self, name: str) -> bool:
+        """Whether a parameter's rows are experts, which are read one by one."""
+        return name in self._experts
+
     def stats(self) -> Dict[str, Any]:
         """As those of an engine, with "experts": see :meth:`HotExperts.stats`."""
         return {**super().stats(), "experts": self.hot.stats()}
@@ -345,13 +307,13 @@ class ParameterFiles(Weights):
 
     def room_beside(self, names: Iterable[str], unit: int = 1) -> int:
         files = {each.made.name for name in names if name not in self._experts  # type: ignore[union-attr]
-                 for each in _leaves(self.sources[name])}
+                 for each in leaves_of(self.sources[name])}
         return super().room_beside(files, unit)
 
 
-def pool_bytes(source: _Recorded, rows: Optional[List[_Recorded]]) -> int:
+def pool_bytes(source: Recorded, rows: Optional[List[Recorded]]) -> int:
     """Of what a parameter is made of, or the largest of its rows."""
-    return max(sum(leaf.nbytes for leaf in _leaves(each)) for each in rows or [source])
+    return max(sum(leaf.nbytes for leaf in leaves_of(each)) for each in rows or [source])
 
 
 # ---- The module
@@ -386,6 +348,12 @@ class OffloadedFiles(Offloaded):
     of_files = True
     _kind = _Frozen
 
+    def __init__(self, *args: Any) -> None:
+        # The parameters that modules have, in their order, but those that are read by rows.
+        self._order: List[str] = []
+        super().__init__(*args)
+        self.engine.experts_room = self.engine.pool()[1] - self.engine.bytes_in_pool(self._order)
+
     def _store(self, parameters: Dict[str, torch.nn.Parameter]) -> None:
         for parameter in self.module.parameters():
             parameter.requires_grad_(False)
@@ -404,14 +372,13 @@ class OffloadedFiles(Offloaded):
     def _pin(self, parameters: Iterable[torch.nn.Parameter], forward: Forward) -> None:
         names = [self._names[parameter] for parameter in parameters]
         super()._pin(parameters, forward)
-        if names and not self._shared.planned:
-            self._read_after(names)
+        if not self._shared.planned and any(name in self._order for name in names):
+            self._read_from(1 + max(self._order.index(name) for name in names if name in self._order))
 
-    def _read_after(self, names: List[str]) -> None:
-        """In the first forward, reads what the module has after these parameters ahead, into half of the pool."""
-        room, order = self.engine.pool()[1] // 2, list(self._names.values())
-        ahead = []
-        for name in order[1 + max(map(order.index, names)):]:
+    def _read_from(self, place: int) -> None:
+        """In the first forward, reads what modules have from a place of the order on ahead, into half of the pool."""
+        room, ahead = self.engine.pool()[1] // 2, []
+        for name in self._order[place:]:
             room -= self.engine.pool_bytes(name)
             if room < 0:
                 break
@@ -419,9 +386,20 @@ class OffloadedFiles(Offloaded):
         self.engine.prefetch(ahead)
 
     def _wrap(self, module: torch.nn.Module) -> None:
+        own = [self._names[each] for each in module.parameters(recurse=False) if each in self._names]
+        table = self._names.get(module._parameters.get("weight"))  # type: ignore[arg-type]
+        embeds = getattr(module.forward, "__func__", None) is torch.nn.Embedding.forward and module.max_norm is None
         super()._wrap(module)
-        if not has_experts(module) or not is_host(self.device):
-            return
+        if is_host(self.device) and has_experts(module):
+            self._read_chosen(module)
+            own = [name for name in own if not self.engine.has_rows(name)]
+        elif is_host(self.device) and embeds and table is not None:
+            self._read_rows(module, table)
+            own.remove(table)
+        self._order += own
+
+    def _read_chosen(self, module: torch.nn.Module) -> None:
+        """Forwards of a module with experts read those that its tokens chose."""
         forward, signature, lock = module.forward, inspect.signature(module.forward), threading.RLock()
 
         @functools.wraps(forward)
@@ -434,6 +412,32 @@ class OffloadedFiles(Offloaded):
                 return forward(*args, **kwargs)
 
         module.forward = forward_of_chosen  # type: ignore[method-assign]
+
+    def _read_rows(self, module: torch.nn.Module, name: str) -> None:
+        """Forwards of an embedding read the rows of their tokens, which no other module sees."""
+        forward, after = module.forward, len(self._order)
+
+        @functools.wraps(forward)
+        @torch.compiler.disable
+        def forward_of_tokens(input: Any) -> Any:  # pylint: disable=redefined-builtin
+            if not self._shared.planned:
+                self._read_from(after)
+            found = self._rows_of(module, name, input)
+            return forward(input) if found is None else torch.nn.functional.embedding(*found)
+
+        module.forward = forward_of_tokens  # type: ignore[method-assign]
+
+    def _rows_of(self, module: Any, name: str, tokens: Any) -> Optional[Tuple[torch.Tensor, torch.Tensor]]:
+        """For each token its place among the rows of all of them, and these rows; None: the whole table is for it, also
+        for errors of torch."""
+        if refused_use() or name in self._saved.pinned or not isinstance(tokens, torch.Tensor) or \
+                not is_host(tokens.device) or tokens.dtype not in (torch.int64, torch.int32) or not tokens.numel():
+            return None
+        numbers, places = tokens.unique(return_inverse=True)
+        if numbers[0] < 0 or numbers[-1] >= module.num_embeddings:
+            return None
+        rows = self.engine.read_rows(name, numbers.tolist())
+        return None if rows is None else (places, rows)
 
     def load(self) -> None:
         super().load()
@@ -450,7 +454,7 @@ class OffloadedFiles(Offloaded):
 # ---- Names
 
 
-def _load(module: torch.nn.Module, files: Dict[str, _Recorded]) -> None:
+def _load(module: torch.nn.Module, files: Dict[str, Recorded]) -> None:
     """Gives a module recorded tensors by its own names, as load_state_dict() gives it others."""
     state = {name: each for name, each in module.state_dict(keep_vars=True).items() if isinstance(each, torch.Tensor)}
     found = {each: files[name] for name, each in state.items() if name in files}
@@ -466,7 +470,7 @@ def _load(module: torch.nn.Module, files: Dict[str, _Recorded]) -> None:
         entries[key] = made.get(tensor, tensor)
 
 
-def _load_by_transformers(model: Any, files: Dict[str, _Recorded]) -> None:
+def _load_by_transformers(model: Any, files: Dict[str, Recorded]) -> None:
     """As from_pretrained() of transformers does, with its names, conversions, ties, buffers and report."""
     # pylint: disable=import-outside-toplevel,import-error
     try:
@@ -519,15 +523,15 @@ def _is_transformers(module: torch.nn.Module) -> bool:
     return transformers is not None and isinstance(module, transformers.PreTrainedModel)
 
 
-def _sources_of(module: torch.nn.Module, stored: Iterable[StoredTensor], convert: bool) -> Dict[str, _Recorded]:
+def _sources_of(module: torch.nn.Module, stored: Iterable[StoredTensor], convert: bool) -> Dict[str, Recorded]:
     """Loads the files without memory, and says what the module's tensors are made of; these are on the meta
     device then."""
-    files = {each.name: _leaf(each.name, None, torch_dtype(each.dtype), each.shape) for each in stored}
+    files = {each.name: leaf_of(each.name, None, torch_dtype(each.dtype), each.shape) for each in stored}
     (_load_by_transformers if _is_transformers(module) else _load)(module, files)
     sources = {name: each for named in (module.named_parameters(), module.named_buffers())
-               for name, each in named if isinstance(each, _Recorded)}
+               for name, each in named if isinstance(each, Recorded)}
     wrong = [f"dtype mismatch for {name}: {leaf.dtype} in the files, {each.dtype} in the module" for
-             name, each in sources.items() for leaf in list(_leaves(each))[:1] if leaf.dtype != each.dtype]
+             name, each in sources.items() for leaf in list(leaves_of(each))[:1] if leaf.dtype != each.dtype]
     if wrong and not convert:
         raise _unfit(module, [*wrong, "make the module of that type, or give convert=True"])
     plain = {each: torch.empty(each.shape, dtype=each.dtype, device="meta") for each in sources.values()}
@@ -538,7 +542,7 @@ def _sources_of(module: torch.nn.Module, stored: Iterable[StoredTensor], convert
     return sources
 
 
-def _rows_of_experts(module: torch.nn.Module, sources: Dict[str, _Recorded]) -> Dict[str, List[_Recorded]]:
+def _rows_of_experts(module: torch.nn.Module, sources: Dict[str, Recorded]) -> Dict[str, List[Recorded]]:
     """The rows of each parameter of experts that can be read alone."""
     result = {}
     for prefix, each in module.named_modules():
@@ -546,7 +550,7 @@ def _rows_of_experts(module: torch.nn.Module, sources: Dict[str, _Recorded]) -> 
             continue
         for key, parameter in each.named_parameters(prefix, recurse=False):
             if key in sources and parameter.ndim and parameter.shape[0] == each.num_experts:
-                rows = [_row(sources[key], number) for number in range(each.num_experts)]
+                rows = [row_of(sources[key], number) for number in range(each.num_experts)]
                 if all(row is not None for row in rows):
                     result[key] = rows
     return result  # type: ignore[return-value]

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sys
+import threading
 import time
 
 import safetensors.torch
@@ -237,6 +238,150 @@ def tied_parameters_are_read_by_any_of_their_names(directory):
         one = wanted.get_parameter(names[-1])
         assert torch.equal(empty(tokens), torch.nn.functional.linear(one[tokens], one)), names
         closed(offloaded)
+
+
+class Words(torch.nn.Module):
+    """Embeddings of 4000 words and of places, a layer and a head."""
+
+    def __init__(self, tied=False, **more):
+        super().__init__()
+        self.words, self.places = torch.nn.Embedding(4000, 50, **more), torch.nn.Embedding(500, 50)
+        self.layer, self.head = torch.nn.Linear(50, 50), torch.nn.Linear(50, 4000, bias=False)
+        if tied:
+            self.head.weight = self.words.weight
+
+    def forward(self, tokens):
+        places = torch.arange(tokens.shape[-1])
+        return self.head(self.layer(self.words(tokens) + self.places(places)).relu())
+
+
+def words(directory, dtype=torch.float32, **more):
+    """The model in memory, and on the meta device."""
+    torch.manual_seed(1)
+    wanted = Words(**more)
+    state = {name: each for name, each in wanted.state_dict().items() if not (more.get("tied") and name == "head.weight")}
+    path = os.path.join(directory, "model.safetensors")
+    safetensors.torch.save_file(state, path, {"padding": "x" * 11})
+    wanted.load_state_dict(safetensors.torch.load_file(path), assign=True, strict=False)
+    if more.get("tied"):
+        wanted.head.weight = wanted.words.weight
+    with torch.device("meta"):
+        return wanted.to(dtype).eval().requires_grad_(False), Words(**more).to(dtype)
+
+
+def read_bytes(offloaded):
+    return offloaded.engine.stats()["aio"]["read"]["bytes"]
+
+
+def planned(model):
+    """Nothing is read ahead by the order of the module any more."""
+    with torch.no_grad():
+        for _ in range(2):
+            model(TOKENS[0])
+
+
+TABLE, UNITS = 4000 * 50 * 4, 2 * 4096
+TOKENS = [torch.tensor([[3999]]), torch.tensor([[7, 8, 9, 7], [7, 0, 3999, 2000]]), torch.tensor([5], dtype=torch.int32)]
+
+
+@promise
+def an_embedding_reads_the_rows_of_its_tokens_alone_and_is_not_read_ahead(directory):
+    # The pool has room for the head and one layer.
+    config = {"zero_optimization": {"stage3_param_persistence_threshold": 0, "offload_param": {
+        "buffer_count": 1, "buffer_size": 230000}}}
+    wanted, empty = words(directory, padding_idx=7, sparse=True, scale_grad_by_freq=True)
+    offloaded = nvswap.torch.offload(empty, config, weights=directory)
+    rest = sum(each.nbytes + UNITS for name, each in wanted.named_parameters() if "s.weight" not in name)
+    for tokens in TOKENS + TOKENS:
+        before = read_bytes(offloaded)
+        assert torch.equal(empty(tokens), wanted(tokens))
+        rows = len(tokens.unique()) + 1
+        assert read_bytes(offloaded) - before <= rows * UNITS + rest < TABLE + rest, tokens
+        assert offloaded.engine.info("words.weight")["state"] == "on drive"
+    assert len(offloaded.engine) == 5  # None of the rows is left there.
+    before = read_bytes(offloaded)
+    with torch.no_grad():
+        assert torch.equal(empty.words(TOKENS[1]), wanted.words(TOKENS[1]))
+    assert read_bytes(offloaded) - before <= 3 * UNITS  # Three of the rows lie together.
+    before = read_bytes(offloaded)
+    assert torch.equal(empty.places(torch.arange(100)), wanted.places(torch.arange(100)))
+    assert read_bytes(offloaded) - before <= 100 * 50 * 4 + UNITS
+    offloaded.load()
+    offloaded.engine.close()
+    assert torch.equal(empty(TOKENS[1]), wanted(TOKENS[1]))
+
+
+@promise
+def an_embedding_whose_rows_are_most_of_it_or_that_is_looked_at_is_read_whole(directory):
+    wanted, empty = words(directory)
+    offloaded = nvswap.torch.offload(empty, weights=directory)
+    planned(empty)
+    tokens = torch.arange(0, 4000, 9)
+    before = read_bytes(offloaded)
+    assert torch.equal(empty.words(tokens), wanted.words(tokens))
+    assert TABLE <= read_bytes(offloaded) - before <= TABLE + UNITS
+    for wrong in (torch.tensor([4000]), torch.tensor([-1])):
+        assert str(raises(IndexError, lambda: empty.words(wrong))) == str(raises(IndexError, lambda: wanted.words(wrong)))
+    raises(RuntimeError, lambda: empty.words(torch.tensor([1.0])))
+    assert empty.words(torch.empty(0, dtype=torch.int64)).shape == (0, 50)
+    closed(offloaded)
+    wanted, empty = words(directory)
+    for model in wanted, empty:
+        model.forward = lambda tokens, model=model: model.words(tokens) + model.words.weight[5]
+    offloaded = nvswap.torch.offload(empty, weights=directory)
+    assert torch.equal(empty(TOKENS[1]), wanted(TOKENS[1]))
+    del model
+    closed(offloaded)
+    wanted, empty = words(directory, max_norm=1.0)
+    offloaded = nvswap.torch.offload(empty, weights=directory)
+    with torch.no_grad():
+        assert torch.equal(empty(TOKENS[1]), wanted(TOKENS[1]))
+    closed(offloaded)
+
+
+@promise
+def rows_of_an_embedding_are_converted_and_a_head_that_shares_it_has_the_whole(directory):
+    for tied, dtype in ((False, torch.bfloat16), (True, torch.float32), (True, torch.bfloat16)):
+        wanted, empty = words(directory, dtype, tied=tied)
+        offloaded = nvswap.torch.offload(empty, weights=directory, convert=True)
+        planned(empty)
+        before = read_bytes(offloaded)
+        assert torch.equal(empty.words(TOKENS[1]), wanted.words(TOKENS[1]))
+        assert read_bytes(offloaded) - before <= 3 * UNITS
+        for _ in range(2):
+            for tokens in TOKENS:
+                assert torch.equal(empty(tokens), wanted(tokens))
+        assert (offloaded.engine.info("words.weight")["state"] == "on drive") is not tied
+        closed(offloaded)
+
+
+@promise
+def a_table_whose_checksum_is_verified_is_read_whole(directory):
+    wanted, empty = words(directory)
+    offloaded = nvswap.torch.offload(empty, {"nvswap": {"verify": True}}, weights=directory)
+    assert torch.equal(empty(TOKENS[1]), wanted(TOKENS[1]))
+    assert offloaded.engine.info("words.weight")["state"] != "on drive"
+    closed(offloaded)
+
+
+@promise
+def threads_embed_tokens_while_the_head_has_the_whole_table(directory):
+    wanted, empty = words(directory, tied=True)
+    offloaded, same = nvswap.torch.offload(empty, weights=directory), []
+
+    def run(number):
+        with torch.no_grad():
+            for each in range(20):
+                tokens = torch.tensor([[3, 2 * each, 100 * number + each]])
+                same.append(torch.equal(empty(tokens), wanted(tokens)))
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert same == [True] * 80
+    closed(offloaded)
 
 
 @promise

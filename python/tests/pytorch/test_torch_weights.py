@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvswap.open_weights: .safetensors files read in place, beside safe_open. Needs torch and safetensors."""
 
+import contextlib
 import errno
 import itertools
 import json
@@ -149,6 +150,24 @@ def a_slice_has_what_the_index_takes_of_the_tensor(directory):
         raises(ValueError, lambda: weights.get_slice("matrix")[::-1])
         raises(nvswap.Error, lambda: weights.get_slice("another"), errno.ENOENT)
         raises(nvswap.Error, lambda: weights.get_tensor("another"), errno.ENOENT)
+
+
+@promise
+def bytes_of_a_bool_are_those_of_the_file_as_safe_open_has_them(directory):
+    header = json.dumps({"a": {"dtype": "BOOL", "shape": [4, 5], "data_offsets": [0, 20]}}).encode()
+    path = os.path.join(directory, "a.safetensors")
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header + bytes(range(20)))
+    indices = (slice(None), slice(1, 3), (slice(1, 3), slice(2, 4)), slice(0, 4, 2), (..., 3), 2, (3, 4))
+    with nvswap.open_weights(path) as weights, safetensors.safe_open(path, "pt") as theirs:
+        for pinned in False, True:
+            with weights.pinned("a") if pinned else contextlib.nullcontext():
+                found = weights.get_tensor("a").view(torch.uint8)
+                assert found.flatten().tolist() == list(range(20))
+                assert torch.equal(found, theirs.get_tensor("a").view(torch.uint8))
+                for index in indices:
+                    assert torch.equal(weights.get_slice("a")[index].view(torch.uint8),
+                                       theirs.get_slice("a")[index].view(torch.uint8)), index
 
 
 @promise

@@ -30,6 +30,7 @@ transformers.utils.logging.disable_progress_bar()
 AUTO = transformers.AutoModelForCausalLM
 TOKENS = torch.randint(1, 64, (2, 12), generator=torch.Generator().manual_seed(2))
 KINDS = ("gpt2", "llama", "qwen2", "mixtral")
+LAYERS = {"gpt2": ["c_attn"], "qwen2": ["q_proj", "embed_tokens"]}
 DTYPES = (torch.float32, torch.bfloat16)
 
 
@@ -201,14 +202,14 @@ def types_are_those_of_from_pretrained(directory):
 
 @promise
 def lora_over_files_trains_as_over_memory_and_leaves_the_files(directory):
-    for kind in ("gpt2", "llama", "mixtral"):
+    for kind in ("gpt2", "llama", "mixtral", "qwen2"):  # Of the last one also on its embedding, which the head shares.
         folder, wanted = saved(directory, kind)
         before, found = state_of(folder), []
         for model in (wanted, nvswap.torch.from_pretrained(AUTO, folder, config=small(kind))):
             transformers.set_seed(3)
             model.requires_grad_(False)
             adapted = peft.get_peft_model(model, peft.LoraConfig(
-                r=4, target_modules=["c_attn"] if kind == "gpt2" else ["q_proj", "v_proj"], lora_dropout=0.0,
+                r=4, target_modules=LAYERS.get(kind, ["q_proj", "v_proj"]), lora_dropout=0.0,
                 task_type="CAUSAL_LM"))
             adapted.train()
             trained = [each for each in adapted.parameters() if each.requires_grad]
@@ -225,7 +226,7 @@ def lora_over_files_trains_as_over_memory_and_leaves_the_files(directory):
         assert found[0][0] == found[1][0] and found[0][0][-1] < found[0][0][0], found
         assert all(map(torch.equal, found[0][1], found[1][1]))
         place = os.path.join(directory, f"adapter-{kind}")
-        adapted.save_pretrained(place)
+        adapted.save_pretrained(place, save_embedding_layers=False)
         with nvswap.open_weights(place) as weights:
             assert weights.keys() and all("lora" in name for name in weights.keys())
         assert state_of(folder) == before
@@ -381,6 +382,35 @@ def the_hottest_experts_are_kept_within_their_budget_and_not_read_again(director
             assert read and numbers == {1: {0, 1, 2, 3}, 6: {2, 3}, 24: set()}[kept], numbers
             closed(model)
             assert engine.hot.stats()["kept"] == 0
+            trace.close()
+
+
+@promise
+def a_token_reads_no_expert_but_those_that_it_chose_nor_what_the_pool_has_room_for_beside_them(directory):
+    for fused in (False, True):
+        folder, wanted = mixture(directory, fused)
+        chosen = skewed(wanted)
+        for elements in (7000, 100000):
+            trace = nvswap.Trace(10000)
+            config = nvswap.Config({"zero_optimization": {"stage3_param_persistence_threshold": 0, "offload_param": {
+                "buffer_count": 1, "buffer_size": elements}}})
+            config.set_trace(trace)
+            model = nvswap.torch.from_pretrained(AUTO, folder, config=config)
+            engine, needed = model.offloaded.engine, 0
+            skewed(model)
+            for tokens in (torch.tensor([[each]]) for each in (1, 5, 2, 10, 15, 3)):
+                skewed.tokens = tokens[0].tolist()
+                with torch.no_grad():
+                    assert torch.equal(model(tokens).logits, wanted(tokens).logits)
+                needed += sum(len(of_layer[-1]) for of_layer in chosen)
+            read = read_of(trace, directory)
+            experts = {engine.info(name)["store_offset"] for name in engine if re.search(r"\.w\d|:", name)}
+            found = sum(place in experts for place in read)
+            if elements == 7000:
+                assert found == (2 if fused else 3) * needed, (found, needed)
+            else:  # What was read stays there.
+                assert found == (2 if fused else 3) * 3 * 3 and len(set(read)) == len(read), (found, read)
+            closed(model)
             trace.close()
 
 

@@ -87,6 +87,9 @@ static bool begin_copy(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	assert(!tensor->rest->copy_pin);
 	number_pin(engine);
 	tensor_pin(engine, tensor);
+	/* The copy is what the caller read it ahead for. */
+	if (tensor->ahead == AHEAD_FOR_CALLER)
+		set_ahead(engine, tensor, AHEAD_NOT);
 	copy_begins(engine, tensor, COPIED_OUT);
 	tensor->rest->copy_pin = engine->last_pin;
 	tensor_check(tensor);

@@ -23,7 +23,7 @@ struct access {
 	bool contents; /* swapped in; false: pinned for new contents */
 };
 
-/* Small tensors always stay in the pool (stage3_param_persistence_threshold). */
+/* Small tensors stay in the pool (stage3_param_persistence_threshold), if half of it holds them. */
 enum plan_class {
 	PLAN_LARGE,
 	PLAN_SMALL,
@@ -44,6 +44,7 @@ struct plan {
 	uint64_t extents;   /* bytes of all tensors in the plan */
 	uint64_t resident;  /* of these, bytes in the pool */
 	uint64_t lookahead; /* bytes that may be read ahead, plus one tensor */
+	uint64_t reach;	    /* elements accessed before the last one that may be read ahead */
 
 	struct access *recording; /* the present step so far */
 	size_t nrecorded, recording_max;

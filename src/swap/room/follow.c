@@ -164,6 +164,12 @@ static void sum_up(struct nvs_engine *engine)
 		plan->resident += tensor->memory == MEMORY_POOL ? tensor->extent : 0;
 		longest = max_u64(longest, tensor->extent);
 	}
+	/* Within half of the pool, in elements. */
+	plan->reach = plan->extents > pool_bytes(engine->pool)
+			      ? (uint64_t)((double)numel / (double)plan->extents *
+					   (double)pool_bytes(engine->pool) / 2)
+			      : UINT64_MAX;
+	plan->reach = min_u64(plan->reach, engine->prefetch_bucket_size);
 	plan->lookahead = plan->extents;
 	if (numel > engine->prefetch_bucket_size)
 		plan->lookahead = (uint64_t)((double)plan->extents / (double)numel *
@@ -185,6 +191,21 @@ static void plan_made_check(const struct plan *plan)
 		assert(plan->next[i] > i || plan->next[i] == tensor->rest->next_use);
 		assert(plan->before[i + 1] - plan->before[i] == tensor->numel);
 	}
+}
+
+/* What the plan's tensors take of the pool that are to stay in it. */
+static uint64_t small_bytes(const struct nvs_engine *engine)
+{
+	const struct plan *plan = &engine->plan;
+	uint64_t nbytes = 0;
+
+	for (size_t i = 0; i < plan->n; i++) {
+		const struct nvs_tensor *tensor = plan->order[i].tensor;
+
+		if (tensor->rest->next_use == i && tensor->numel < engine->persistence_threshold)
+			nbytes += tensor->extent;
+	}
+	return nbytes;
 }
 
 /*
@@ -221,6 +242,7 @@ void plan_mend(struct nvs_engine *engine)
 	struct plan *plan = &engine->plan;
 	struct access *recording = plan->recording;
 	size_t max = plan->recording_max;
+	uint64_t small;
 
 	if (plan->same && plan->nrecorded == plan->n)
 		return;
@@ -240,12 +262,12 @@ void plan_mend(struct nvs_engine *engine)
 	plan->n = plan->nrecorded;
 	sum_up(engine);
 	plan_made_check(plan);
+	small = small_bytes(engine) > pool_bytes(engine->pool) / 2 ? 0
+								   : engine->persistence_threshold;
 	for (size_t i = 0; i < plan->n; i++) {
 		struct nvs_tensor *tensor = plan->order[i].tensor;
 
 		if (!in_plan(tensor))
-			set_class(engine, tensor,
-				  tensor->numel < engine->persistence_threshold ? PLAN_SMALL
-										: PLAN_LARGE);
+			set_class(engine, tensor, tensor->numel < small ? PLAN_SMALL : PLAN_LARGE);
 	}
 }

@@ -7,10 +7,13 @@
  * Read ahead: the next tensors of the plan that are on the drive, in order, while those not yet
  * pinned have fewer elements than stage3_prefetch_bucket_size (the last one whole) and the pool at
  * most stage3_max_live_parameters. Their room is free memory, or clean tensors that are needed
- * later. The first without room stops the reading. One whose last transfer failed is left to the
+ * later. If the pool does not hold all of the plan, those read ahead are needed within half of it or
+ * that bucket: what was used last would go for one that is needed long after, and a cycle that
+ * exceeds the pool by a little would be read whole. The first without room stops the reading. One whose last transfer failed is left to the
  * next call that asks for it.
  *
- * Stays: fewer elements than stage3_param_persistence_threshold; needed again within
+ * Stays: fewer elements than stage3_param_persistence_threshold, unless all of these take more than
+ * half of the pool, where they would leave no room to read ahead; needed again within
  * stage3_max_reuse_distance; or read ahead. All others, and tensors that the plan does not have,
  * count towards max_in_cpu; those without a plan go first, least recently used first, and small
  * ones last.
@@ -185,8 +188,10 @@ struct nvs_tensor *policy_next_read(struct nvs_engine *engine, size_t *rank, uin
 			continue;
 		}
 		/* As in DeepSpeed, the last one may exceed the rest of the bucket. */
-		return engine->room.ahead_numel + numel < engine->prefetch_bucket_size ? tensor
-										       : NULL;
+		return engine->room.ahead_numel + numel < engine->prefetch_bucket_size &&
+				       plan_distance(plan, at) <= plan->reach
+			       ? tensor
+			       : NULL;
 	}
 	return NULL;
 }

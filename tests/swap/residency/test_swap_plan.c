@@ -418,6 +418,32 @@ TEST(small_tensors_stay)
 	}
 }
 
+/* They would leave no room to read ahead, and each access of the others would wait. */
+TEST(small_tensors_that_half_of_the_pool_does_not_hold_are_read_ahead_as_others)
+{
+	BEGIN(8, .pool = 4, .bucket = ANY, .live = ANY, .reuse = ANY, .in_cpu = ANY,
+	      .persistent = PART + 1);
+	for (int turn = 0; turn < 4; turn++)
+		assert_int_equal(step(in_turn, 8, use).misses, turn ? 0 : 8);
+}
+
+TEST(a_step_that_exceeds_the_pool_by_a_little_reads_little_more_than_the_rest)
+{
+	size_t order[16];
+
+	for (size_t i = 0; i < LENGTH(order); i++)
+		order[i] = i;
+	BEGIN(16, .pool = 12, .bucket = ANY, .live = ANY, .reuse = ANY, .in_cpu = ANY);
+	for (int turn = 0; turn < 5; turn++) {
+		struct nvs_step_io io = step(order, LENGTH(order), use);
+
+		assert_int_equal(io.misses, turn ? 0 : 16);
+		/* What half of the pool does not hold. */
+		if (turn > 1)
+			assert_true(io.read_bytes <= 10 * PART);
+	}
+}
+
 /* With LRU, the six would evict each other, and no access would be a hit. */
 TEST(max_in_cpu_holds_the_tensors_needed_soonest)
 {
