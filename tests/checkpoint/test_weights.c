@@ -588,16 +588,13 @@ TEST(files_that_are_no_weights_are_refused_when_the_engine_is_opened)
 
 TEST(tensors_whose_names_are_refused_are_counted_in_the_log_by_their_file)
 {
-	const char *path;
-
-	INIT(f, .pool_bytes = MIB);
-	path = path_in(f->paths[0], "model.safetensors");
+	BEGIN(.pool_bytes = MIB);
 	weights_file(path,
 		     "{\"\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
 		     "\"a\\u0000b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]},"
 		     "\"c\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[2,3]}}",
 		     0, "123", 3);
-	OK(f, nvs_engine_open_files(&f->engine, &f->config, &path, 1, NULL, &f->error));
+	OK(f, open_path(path));
 	assert_non_null(nvs_tensor_find(f->engine, "c"));
 	assert_says(f->log, path);
 	assert_says(f->log, "2 of its tensors are left out");
@@ -862,8 +859,9 @@ static void end_simulated(void)
 
 TEST(reads_ahead_of_a_file_that_has_changed_are_in_the_log_once_by_its_name)
 {
-	const char *path = begin_change(), *line;
+	const char *line;
 
+	begin_change();
 	OK(f, nvs_engine_step_begin(f->engine, &f->error));
 	for (size_t i = 0; i < N; i++)
 		OK(f, weights_read(f->engine, t[i], &f->error));
@@ -871,13 +869,13 @@ TEST(reads_ahead_of_a_file_that_has_changed_are_in_the_log_once_by_its_name)
 	evict_all();
 	assert_int_equal(unlink(path), 0);
 	OK(f, nvs_engine_step_begin(f->engine, &f->error));
-	is_stale(t[0], path);
+	is_stale(t[0]);
 	events_await_idle(f->engine);
 	line = strstr(f->log, path);
 	assert_non_null(line);
 	assert_null(strstr(line + 1, path));
 	assert_null(strstr(f->log, "could not be read ahead: "));
-	is_stale(t[3], path);
+	is_stale(t[3]);
 	assert_null(strstr(f->error.text, "another type"));
 	OK(f, nvs_engine_step_end(f->engine, NULL, &f->error));
 }

@@ -402,11 +402,10 @@ TEST(prefetched_tensors_are_evicted_last)
 
 TEST(a_copy_is_the_use_that_a_tensor_was_prefetched_for)
 {
-	struct nvs_tensor *t[8];
 	void *data = malloc(PART);
 
 	assert_non_null(data);
-	open_parts(false, t, 8);
+	open_parts(false, 8);
 	assert_int_equal(nvs_tensor_prefetch(f->engine, t, 2, &f->error), 2);
 	OK(f, sole_wait(f->engine, t, 2, -1, &f->error));
 	OK(f, nvs_tensor_swap_in_to(f->engine, t, &data, 1, &f->error));
