@@ -7,10 +7,10 @@
  * Read ahead: the next tensors of the plan that are on the drive, in order, while those not yet
  * pinned have fewer elements than stage3_prefetch_bucket_size (the last one whole) and the pool at
  * most stage3_max_live_parameters. Their room is free memory, or clean tensors that are needed
- * later. If the pool does not hold all of the plan, those read ahead are needed within half of it or
- * that bucket: what was used last would go for one that is needed long after, and a cycle that
- * exceeds the pool by a little would be read whole. The first without room stops the reading. One whose last transfer failed is left to the
- * next call that asks for it.
+ * later. If the pool does not hold all of the plan, those read ahead are needed within half of it
+ * or that bucket: what was used last would go for one that is needed long after, and a cycle that
+ * exceeds the pool by a little would be read whole. The first without room stops the reading. One
+ * whose last transfer failed is left to the next call that asks for it.
  *
  * Stays: fewer elements than stage3_param_persistence_threshold, unless all of these take more than
  * half of the pool, where they would leave no room to read ahead; needed again within
