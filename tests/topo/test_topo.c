@@ -430,8 +430,8 @@ TEST(a_source_that_is_cut_within_an_escape_is_taken_as_it_is)
 	     length++) {
 		at.mount = (struct mount){0};
 		memset(at.behind, 'b', sizeof(at.behind));
-		snprintf(line, sizeof(line), "40 1 0:33 / /mnt rw - tmpfs %0*d\\040x rw", (int)length,
-			 0);
+		snprintf(line, sizeof(line), "40 1 0:33 / /mnt rw - tmpfs %0*d\\040x rw",
+			 (int)length, 0);
 		assert_true(mount_parse(line, &at.mount));
 		assert_true(strlen(at.mount.source) < sizeof(at.mount.source));
 		for (size_t i = 0; i < sizeof(at.behind); i++)
