@@ -651,6 +651,11 @@ TEST(a_path_of_the_wrong_kind_is_refused)
 	assert_says(error.text, "/dev/null is neither a directory");
 	assert_int_equal(nvs_path_get_info("", &info, &error), -EINVAL);
 	assert_says(error.text, "empty");
+	/* Every path that is missing is named, that of a shell too. */
+	assert_int_equal(nvs_path_get_info("~/nvme", &info, &error), -ENOENT);
+	assert_says(error.text, "begins with ~");
+	assert_int_equal(error.path_nbytes, strlen("~/nvme"));
+	assert_memory_equal(error.text + error.path_at, "~/nvme", error.path_nbytes);
 	assert_int_equal(nvs_path_get_info("Makefile/x", &info, &error), -ENOTDIR);
 	assert_says(error.text, "Makefile/x");
 	memset(long_path, 'a', sizeof(long_path) - 1);
