@@ -94,7 +94,9 @@ void unescape_mount(char *text)
 	char *to = text;
 
 	for (; *text; text++)
-		if (sscanf(text, "\\%3o", &code) == 1) {
+		/* A field that was cut may end within an escape. */
+		if (*text == '\\' && strspn(text + 1, "01234567") >= 3 &&
+		    sscanf(text, "\\%3o", &code) == 1) {
 			*to++ = (char)code;
 			text += 3;
 		} else {

@@ -229,7 +229,8 @@ static void engine_free(struct nvs_engine *engine)
 {
 	assert(!runs_in_flight(&engine->moves) && !engine->commit.writing && !engine->room.waiting);
 	assert(TAILQ_EMPTY(&engine->turns.line) && !engine->turns.ncopied);
-	/* The last messages are told while the log function may still ask for the tensors. */
+	/* Its last round may count the write budget, and say so to the log function, which may still ask
+	 * for the tensors. */
 	events_stop(engine);
 	log_stop(&engine->log);
 	engine->opened = false;
@@ -385,7 +386,7 @@ int engine_check_unshared(const struct nvs_engine *engine, struct nvs_error *err
 int engine_close(struct nvs_engine *engine, struct nvs_error *error)
 {
 	bool commits;
-	int rc;
+	int rc, drained;
 
 	if (!engine)
 		return 0;
@@ -407,6 +408,13 @@ int engine_close(struct nvs_engine *engine, struct nvs_error *error)
 	/* The drive hangs: the kernel may still write to the memory. */
 	if (rc == -ETIMEDOUT)
 		return rc;
+	/* The log function may call the engine, and wait for what its threads do. */
+	log_await_told(&engine->log);
+	engine_lock(engine);
+	drained = drain(engine, false, error);
+	engine_unlock(engine);
+	if (drained)
+		return drained;
 	engine_free(engine);
 	return rc;
 }

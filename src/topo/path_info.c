@@ -29,7 +29,9 @@ int path_missing(const char *path, struct nvs_error *error)
 	struct stat st;
 
 	if (why)
-		return error_about(error, -ENOENT, "nvme_path", 0, 0, "nvme_path %s %s", path, why);
+		return error_cause(error, NVS_CAUSE_OTHER, path,
+				   error_about(error, -ENOENT, "nvme_path", 0, 0, "nvme_path %s %s",
+					       path, why));
 	/* Names the part of the path that exists, to show a typing error. */
 	snprintf(parent, sizeof(parent), "%s", path);
 	do {

@@ -417,6 +417,28 @@ TEST(a_line_of_mountinfo_gives_type_and_source)
 	assert_false(mount_parse("36 35 98:0 / /mnt rw - ext4", &mount));
 }
 
+/* A program may mount with a source of any length. */
+TEST(a_source_that_is_cut_within_an_escape_is_taken_as_it_is)
+{
+	struct {
+		struct mount mount;
+		char behind[16];
+	} at;
+	char line[512];
+
+	for (size_t length = sizeof(at.mount.source) - 5; length < sizeof(at.mount.source);
+	     length++) {
+		at.mount = (struct mount){0};
+		memset(at.behind, 'b', sizeof(at.behind));
+		snprintf(line, sizeof(line), "40 1 0:33 / /mnt rw - tmpfs %0*d\\040x rw",
+			 (int)length, 0);
+		assert_true(mount_parse(line, &at.mount));
+		assert_true(strlen(at.mount.source) < sizeof(at.mount.source));
+		for (size_t i = 0; i < sizeof(at.behind); i++)
+			assert_int_equal(at.behind[i], 'b');
+	}
+}
+
 /* ---- Direct I/O and devices on this machine ---- */
 
 /* Opens an unnamed file on the file system of the build; prints why and returns -1 on failure. */
@@ -629,6 +651,11 @@ TEST(a_path_of_the_wrong_kind_is_refused)
 	assert_says(error.text, "/dev/null is neither a directory");
 	assert_int_equal(nvs_path_get_info("", &info, &error), -EINVAL);
 	assert_says(error.text, "empty");
+	/* Every path that is missing is named, that of a shell too. */
+	assert_int_equal(nvs_path_get_info("~/nvme", &info, &error), -ENOENT);
+	assert_says(error.text, "begins with ~");
+	assert_int_equal(error.path_nbytes, strlen("~/nvme"));
+	assert_memory_equal(error.text + error.path_at, "~/nvme", error.path_nbytes);
 	assert_int_equal(nvs_path_get_info("Makefile/x", &info, &error), -ENOTDIR);
 	assert_says(error.text, "Makefile/x");
 	memset(long_path, 'a', sizeof(long_path) - 1);

@@ -62,8 +62,10 @@ void log_later(struct log *log, enum nvs_log_level level, const char *format, ..
 		strcpy(message->text, text);
 	}
 	pthread_mutex_lock(&log->lock);
-	/* The thread may have ended once it is told to: it would not tell this message. */
-	assert(!log->closing && log->n <= MESSAGES_MAX);
+	/* The thread may have ended once it is told to: it would not tell this message, unless that
+	 * is of a call by the log function. */
+	assert(!log->closing || pthread_equal(pthread_self(), log->thread));
+	assert(log->n <= MESSAGES_MAX);
 	if (message && log->n < MESSAGES_MAX) {
 		STAILQ_INSERT_TAIL(&log->messages, message, link);
 		log->n++;

@@ -39,7 +39,7 @@ void log_stop(struct log *log);
 /* Queues a message, on any thread, with or without locks. */
 void log_later(struct log *log, enum nvs_log_level level, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
-/* For tests: waits until all messages are told. */
+/* Waits until all messages are told, those too that arise meanwhile. */
 void log_await_told(struct log *log);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The numbers of a tensor's pins, ascending: a few inside it, and in memory of its own when it has
- * more.. With the error of a failed read, which ends them, the highest number assigned by then is
+ * more. With the error of a failed read, which ends them, the highest number assigned by then is
  * kept: the owner of a pin that ended so gets the error from its next call.
  */
 #include "swap/residency/pins.h"

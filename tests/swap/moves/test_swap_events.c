@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -22,8 +23,10 @@ struct gate {
 	pthread_cond_t changed;
 	bool open;
 	unsigned entered, left;
-	struct nvs_engine *asks; /* call it from the log function; or NULL */
-	uint64_t tensors;	 /* its result */
+	struct nvs_engine *asks;  /* call it from the log function; or NULL */
+	uint64_t tensors;	  /* its result */
+	struct nvs_tensor *reads; /* swapped in by the log function; or NULL */
+	int rc;			  /* of that */
 };
 
 static void pass_gate(void *arg, enum nvs_log_level level, const char *text)
@@ -41,6 +44,17 @@ static void pass_gate(void *arg, enum nvs_log_level level, const char *text)
 	if (gate->asks) {
 		nvs_engine_get_stats(gate->asks, &stats);
 		gate->tensors = stats.tensors;
+	}
+	if (gate->reads) {
+		struct nvs_tensor *tensor = gate->reads;
+		uint64_t pin;
+
+		gate->rc = nvs_tensor_swap_in(tensor->engine, &tensor, 1, -1, &pin, NULL);
+		if (!gate->rc)
+			gate->rc = nvs_tensor_wait(tensor->engine, &tensor, 1, pin, -1, NULL);
+		if (!gate->rc)
+			gate->rc = nvs_tensor_release(tensor->engine, &tensor, 1, pin, NVS_CLEAN,
+						      NULL);
 	}
 	gate->left++;
 	pthread_cond_broadcast(&gate->changed);
@@ -127,6 +141,45 @@ TEST(a_log_function_may_call_the_engine)
 	fail_a_write(t);
 	gate_await(&gate, &gate.left);
 	assert_int_equal(gate.tensors, 1);
+	gate_close(&gate);
+}
+
+static atomic_int closer;
+
+static void *close_engine(void *arg)
+{
+	struct nvs_engine *engine = arg;
+
+	atomic_store(&closer, gettid());
+	OK(f, nvs_engine_close(engine, &f->error));
+	return NULL;
+}
+
+/* The read needs a checksum that the engine's thread computes. */
+TEST(a_log_function_may_call_the_engine_while_that_is_closed)
+{
+	struct gate gate;
+	struct nvs_tensor *t[2];
+	pthread_t thread;
+
+	gate_init(&gate,
+		  &(const struct setup){.place = PLACE_DISK, .simulated = true, .verify = true});
+	tensors_add(f, "t", (uint64_t[]){LARGE, LARGE}, 2, t);
+	tensor_store(f, t[1], 1);
+	gate.reads = t[1];
+	tensor_write(f, t[0], 1);
+	fail_a_write(t[0]);
+	gate_await(&gate, &gate.entered);
+	atomic_store(&closer, 0);
+	alarm(120);
+	assert_int_equal(pthread_create(&thread, NULL, close_engine, f->engine), 0);
+	while (!atomic_load(&closer) || !thread_sleeps(atomic_load(&closer)))
+		sched_yield();
+	gate_open(&gate);
+	pthread_join(thread, NULL);
+	alarm(0);
+	f->engine = NULL;
+	assert_int_equal(gate.rc, 0);
 	gate_close(&gate);
 }
 
