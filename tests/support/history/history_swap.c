@@ -310,8 +310,11 @@ static void op_wait(struct world *w)
 		finish(w, w->which[k]);
 }
 
+/* A wait for a pin reports the pin's read alone, and leaves the failure of a write for later. */
 static void wait_for_all(struct world *w)
 {
+	bool pinned = false;
+
 	history_drive_go(&w->drive);
 	for (size_t i = 0; i < TENSORS; i++) {
 		struct modelled *t = &w->t[i];
@@ -322,8 +325,9 @@ static void wait_for_all(struct world *w)
 		rc = sole_wait(w->engine, &t->handle, 1, -1, &w->error);
 		HOLDS(!rc || caused(w, rc));
 		finish(w, t);
+		pinned |= t->uses;
 	}
-	w->unreported = false;
+	w->unreported &= pinned;
 }
 
 /* ---- Calls that fail ---- */
@@ -1114,6 +1118,7 @@ static void repair(struct world *w)
 {
 	history_drive_mend(&w->drive);
 	end_uses(w);
+	wait_for_all(w);
 	look(w);
 	read_all_back(w);
 	for (size_t i = 0; i < TENSORS; i++)
