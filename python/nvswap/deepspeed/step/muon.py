@@ -161,7 +161,8 @@ class MuonStage3(Stage3):
     # ---- The step
 
     def _lend(self, sub_group_id: int) -> None:
-        numbers = self._rule_at(sub_group_id).numbers(self.optimizer, self._settings(sub_group_id))
+        # A script may make Muon with another adam_w_mode than its Adam's, which counts.
+        numbers = self._rule_at(sub_group_id).numbers(self.optimizer.aux_optimizer, self._settings(sub_group_id))
         factor = self.fp32_partitioned_groups_flat[sub_group_id].grad.item()
         self._numbers[sub_group_id] = {"grad_factor": factor, **numbers}
 
