@@ -180,6 +180,14 @@ class MuonStage3(Stage3):
         else:
             weights.copy_(master)
 
+    # ---- safe_get_* and safe_set_*
+
+    def _get_fp32_opt_state_partition(self, *args: Any, **kwargs: Any) -> Any:
+        if self._failed:
+            # On all ranks, as one whose own part is made would wait for the others' elements.
+            raise self._opened.unfinished()
+        return super()._get_fp32_opt_state_partition(*args, **kwargs)
+
     # ---- Checkpoints
 
     def _stored_state(self, group: int) -> Dict[str, Stored]:
