@@ -85,9 +85,13 @@ class MuonStage3(Stage3):
             self.muon_momentum_buffer_partitioned_groups_flat = {
                 number: momentum for (number, _), momentum in in_memory.items()}
         opened = TiledState(choice().document, dist.get_rank(), groups, first, second, in_memory, self._update)
-        for number, group in enumerate(groups):
-            if group.weights is not None:
-                opened.set_state(number, "master", group.weights.float())
+        try:
+            for number, group in enumerate(groups):
+                if group.weights is not None:
+                    opened.set_state(number, "master", group.weights.float())
+        except BaseException:
+            opened.close()
+            raise
         return opened
 
     def _settings(self, group: int) -> Dict[str, Any]:

@@ -174,3 +174,4 @@ class TiledState:
 
     def close(self) -> None:
         self.engine.close()
+        self.__dict__.pop("_tiles", None)  # its buffers, which a kept engine of DeepSpeed would hold
