@@ -18,6 +18,7 @@ from deepspeed.utils import (
 from jobs import configuration
 from promises import main, promise, raises, settings
 
+from nvswap.deepspeed.step.tiled import TiledState
 from nvswap.deepspeed.swappers import store
 
 WIDTH = 600  # DeepSpeed's own swappers leave tensors of less than 1 MiB in memory
@@ -89,6 +90,28 @@ def an_engine_whose_initialization_fails_leaves_no_descriptor_and_no_locked_memo
                 del error
                 gc.collect()
                 assert left_of(directory) == ([], 0), (depth, name, left_of(directory))
+
+
+def muon(directory, param):
+    config = configuration(directory, dtype="fp32", depth="step", param=param, zero={"reduce_scatter": False})
+    config["optimizer"] = {"type": "Muon", "params": {"lr": 0.01}}
+    return config
+
+
+@promise
+def a_step_of_muon_leaves_no_state_while_its_engine_or_its_failure_is_kept(directory):
+    left = []
+    for config in (configuration(directory, dtype="fp32", depth="step", param=False), muon(directory, False)):
+        engine = trained(config)
+        engine.destroy()
+        left.append(left_of(directory))
+        del engine
+        gc.collect()
+    assert not left[1][0] and left[1][1] <= left[0][1] + 2, left  # the buffers of state are 4 MiB
+    with failing_after(TiledState, "set_state"):
+        error = raises(RuntimeError, lambda: trained(muon(directory, {"device": "cpu"})))
+    assert not left_of(directory)[0], left_of(directory)
+    del error
 
 
 @promise

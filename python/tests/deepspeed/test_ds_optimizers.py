@@ -13,6 +13,7 @@ from unittest import mock
 import one_rank  # noqa: F401
 import deepspeed
 import torch
+from deepspeed.ops.adam import DeepSpeedCPUAdam
 from deepspeed.utils import logger, safe_get_full_optimizer_state, safe_set_full_optimizer_state
 from jobs import configuration
 from promises import main, promise, raises
@@ -173,9 +174,9 @@ def an_optimizer_with_state_before_its_first_step_is_refused(directory):
 
 
 def losses_of(directory, device, depth="swappers", dtype="fp32", fp16=None, bf16=None, zero=None, clipping=1.0,
-              nvswap=None, offload=True, **kind):
-    """The losses of a job whose optimizer the configuration names; without `offload` it has no block that offloads,
-    and without `depth` it names none."""
+              nvswap=None, offload=True, optimizer=None, **kind):
+    """The losses of a job whose optimizer the configuration names, or `optimizer` makes of parameters; without
+    `offload` it has no block that offloads, and without `depth` it names none."""
     config = configuration(directory if device == "nvme" else None, device, dtype, depth, bf16=bf16,
                            zero={"sub_group_size": WIDTH * WIDTH, **(zero or {})})
     if depth is None:
@@ -196,7 +197,11 @@ def losses_of(directory, device, depth="swappers", dtype="fp32", fp16=None, bf16
         module = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(3)))
     for parameter in module.parameters():
         parameter.use_muon = len(parameter.ds_shape) == 2
-    engine, losses = deepspeed.initialize(model=module, model_parameters=module.parameters(), config=config)[0], []
+    own = {"model_parameters": module.parameters()}
+    if optimizer is not None:
+        del config["optimizer"]
+        own = {"optimizer": optimizer(list(module.parameters()))}
+    engine, losses = deepspeed.initialize(model=module, config=config, **own)[0], []
     for step in range(5):
         inputs = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(step))
         inputs = inputs.to(next(module.parameters()).dtype)
@@ -227,6 +232,19 @@ def optimizers_that_deepspeed_compiles_have_the_losses_of_state_in_memory(direct
     for in_memory in (False, True):
         same_losses(directory, dtype="bf16", type="Muon", params={"lr": 0.01}, zero={
             "reduce_scatter": False, "save_muon_momentum_buffer_in_memory": in_memory})
+
+
+def muon_with_l2(parameters):
+    """Muon whose Adam has weight decay in the gradient."""
+    from deepspeed.runtime.zero.muon.muon_optimizer import MuonWithAuxAdam
+    groups = [{"params": [each for each in parameters if each.use_muon is use_muon], "use_muon": use_muon,
+               "lr": 0.01, "weight_decay": 0.3} for use_muon in (False, True)]
+    return MuonWithAuxAdam(groups, adam_optimizer=DeepSpeedCPUAdam, adam_optimizer_kwargs={"adamw_mode": False})
+
+
+@promise
+def muon_that_the_script_makes_has_the_mode_of_its_own_adam(directory):
+    same_losses(directory, depth="step", optimizer=muon_with_l2, zero={"reduce_scatter": False})
 
 
 @promise

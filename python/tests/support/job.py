@@ -16,8 +16,8 @@ with arguments of load_checkpoint, where the weights can't be stored on the rank
 there. With "backend" ranks talk by another one than gloo; "deterministic" has torch compute the same bits in
 each run. The rank "outside" finds no room in a pool for what it holds. With "objects" a
 learning rate is numpy's, and parameter groups have a set and an enumeration. In step "failing" no file can be
-written at first, or with "failing_reads" one read fails, so that it is called again; step "raising" ends with
-an exception, and the job goes on. With "progress_pause_s" that is the time between lines about a store that is
+written at first, or with "failing_reads" one read fails, so that it is called again, with "read_unfinished"
+behind a read of weights that must be refused; step "raising" ends with an exception, and the job goes on. With "progress_pause_s" that is the time between lines about a store that is
 filled. With "evaluated" each step is followed by a loss of evaluation mode and the numbers of all weights,
 gathered first in every second step. In the forward after step "failing_behind" no file can be written, and it
 is called again. With "gated" the last sub-group of a step waits for the first block's forward after it, and the
@@ -246,8 +246,20 @@ def step_without_room(engine):
             engine.step()
         except OSError as error:
             print("FAILED", error, flush=True)
+            if JOB.get("read_unfinished"):
+                read_unfinished(engine)
             return
     raise AssertionError("the step has not failed")
+
+
+def read_unfinished(engine):
+    """Weights of a step that is to be finished are refused on each rank, where none waits for another."""
+    try:
+        safe_get_full_fp32_param(next(engine.module.parameters()))
+    except OSError as error:
+        assert error.errno == errno.EBUSY, error
+        return
+    raise AssertionError("state of an unfinished step was read")
 
 
 def forward_after_step_without_room(engine, batch):

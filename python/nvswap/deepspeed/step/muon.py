@@ -85,9 +85,13 @@ class MuonStage3(Stage3):
             self.muon_momentum_buffer_partitioned_groups_flat = {
                 number: momentum for (number, _), momentum in in_memory.items()}
         opened = TiledState(choice().document, dist.get_rank(), groups, first, second, in_memory, self._update)
-        for number, group in enumerate(groups):
-            if group.weights is not None:
-                opened.set_state(number, "master", group.weights.float())
+        try:
+            for number, group in enumerate(groups):
+                if group.weights is not None:
+                    opened.set_state(number, "master", group.weights.float())
+        except BaseException:
+            opened.close()
+            raise
         return opened
 
     def _settings(self, group: int) -> Dict[str, Any]:
@@ -161,7 +165,8 @@ class MuonStage3(Stage3):
     # ---- The step
 
     def _lend(self, sub_group_id: int) -> None:
-        numbers = self._rule_at(sub_group_id).numbers(self.optimizer, self._settings(sub_group_id))
+        # A script may make Muon with another adam_w_mode than its Adam's, which counts.
+        numbers = self._rule_at(sub_group_id).numbers(self.optimizer.aux_optimizer, self._settings(sub_group_id))
         factor = self.fp32_partitioned_groups_flat[sub_group_id].grad.item()
         self._numbers[sub_group_id] = {"grad_factor": factor, **numbers}
 
@@ -178,6 +183,14 @@ class MuonStage3(Stage3):
             self._new_weights.add(group, 0, _elements_of(master.to(self.dtype)))
         else:
             weights.copy_(master)
+
+    # ---- safe_get_* and safe_set_*
+
+    def _get_fp32_opt_state_partition(self, *args: Any, **kwargs: Any) -> Any:
+        if self._failed:
+            # On all ranks, as one whose own part is made would wait for the others' elements.
+            raise self._opened.unfinished()
+        return super()._get_fp32_opt_state_partition(*args, **kwargs)
 
     # ---- Checkpoints
 

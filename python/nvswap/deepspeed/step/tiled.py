@@ -164,9 +164,14 @@ class TiledState:
 
     def _settle(self) -> None:
         if self._is_begun or self._computed:
-            raise Error(errno.EBUSY, f"step {self.step_count + 1} has failed and is not finished: call engine.step() "
-                        "again to finish it")
+            raise self.unfinished()
         self._tiles.finish()
+
+    @staticmethod
+    def unfinished() -> Error:
+        """For what can't be done amid a step."""
+        return Error(errno.EBUSY, "a step has failed and is not finished: call engine.step() again to finish it")
 
     def close(self) -> None:
         self.engine.close()
+        self.__dict__.pop("_tiles", None)  # its buffers, which a kept engine of DeepSpeed would hold

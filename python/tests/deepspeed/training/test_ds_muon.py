@@ -47,13 +47,15 @@ def muon_in_fp16_skips_the_steps_that_overflow(directory):
 
 @promise
 def a_step_of_muon_that_the_drive_failed_is_finished_by_calling_it_again(directory):
-    """On one rank, where the other waits for it: writes of momentum, writes of master weights, reads of momentum."""
+    """On one rank, where the other waits for it: writes of momentum, writes of master weights, reads of momentum. Until
+    then each rank refuses to read state."""
     losses = job(muon(), **SIZE)
     for momentum_in_memory, param, fault in ((False, False, {"failing_rank": 1}),
                                              (True, {"max_in_cpu": 0}, {"failing_rank": 1}),
                                              (False, False, {"failing_rank": 0, "failing_reads": True})):
         config = muon(directory, momentum_in_memory=momentum_in_memory, param=param)
-        assert job(config, **SIZE, failing=1, **fault) == losses, (momentum_in_memory, fault)
+        assert job(config, **SIZE, failing=1, read_unfinished=True, limit_s=60, **fault) == losses, (
+            momentum_in_memory, fault)
 
 
 @promise
