@@ -104,8 +104,11 @@ class MuonStage3(Stage3):
     # ---- Updates of Muon's matrices
 
     def partition_grads(self, *args: Any) -> Any:
+        # There are new gradients. A step that failed before it changed weights is another one now.
         self._are_updates_made = False
-        self._opened.forget_first()  # there are new gradients
+        self._opened.forget_first()
+        if self._step_progress is Progress.TO_STEP and not self._opened.info()["unfinished"]:
+            self._failed = False
         return super().partition_grads(*args)
 
     def _forget_failure(self) -> None:
