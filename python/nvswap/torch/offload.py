@@ -415,7 +415,7 @@ class Offloaded:
             try:
                 yield
             finally:
-                for parameter in parameters:
+                for parameter in names.values():  # A module may have one by several names.
                     take_memory(parameter)
                     torch.autograd.graph.increment_version(parameter)
                 self.written.update(parameters)

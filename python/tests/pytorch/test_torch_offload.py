@@ -363,6 +363,20 @@ def an_offloaded_module_loads_a_state_dict(directory):
 
 
 @promise
+def a_parameter_of_two_names_in_a_module_loads_a_state_dict(directory):
+    module = torch.nn.Linear(8, 8)
+    module.again = module.weight
+    wanted = {name: each + 1 for name, each in module.state_dict().items()}
+    offloaded = nvswap.torch.offload(module, settings(directory))
+    module.load_state_dict(wanted)
+    raises(nvswap.Error, module.weight.isfinite, errno.EINVAL)
+    assert all(each.equal(wanted[name]) for name, each in module.state_dict().items())
+    offloaded.load()
+    offloaded.engine.close()
+    assert module.again is module.weight and module.weight.equal(wanted["weight"])
+
+
+@promise
 def an_offloaded_module_is_converted_in_the_store(directory):
     module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
     outer, data = torch.nn.Sequential(module), torch.arange(8.0).view(2, 4)
