@@ -960,7 +960,8 @@ def elements_that_are_not_in_memory_can_not_be_used_in_silence(directory):
                 lambda: torch.equal(weight, weight), lambda: torch.nn.functional.linear(input=data, weight=weight),
                 lambda: copy.deepcopy(weight),
                 lambda: torch.save(dict(module.named_parameters()), io.BytesIO()), set_data,
-                lambda: torch.ones(16, 16).copy_(weight), lambda: torch.optim.swa_utils.get_ema_multi_avg_fn()(
+                lambda: torch.ones(16, 16).copy_(weight), lambda: weight.type(torch.float16),
+                lambda: torch.optim.swa_utils.get_ema_multi_avg_fn()(
                     [torch.ones(16, 16)], [weight], 1)):
         error = raises(nvswap.Error, use, errno.EINVAL)
         assert "parameter 0.weight is not in memory" in str(error) and "load()" in str(error)
@@ -970,6 +971,7 @@ def elements_that_are_not_in_memory_can_not_be_used_in_silence(directory):
     for of in ("shape", "dtype", "device", "requires_grad", "is_leaf", "grad", "ndim", "nbytes", "layout", "is_meta"):
         assert getattr(weight, of) == getattr(like, of), of
     assert weight.numel() == 256 and weight.size(0) == len(weight) == 16 and weight.is_floating_point()
+    assert weight.type() == like.type() and weight.new_tensor([1.0]).item() == 1 and "shape" in dir(weight)
     assert weight.data.dtype is weight.detach().dtype is torch.float32 and torch.zeros_like(weight).sum() == 0
     assert isinstance(weight, torch.nn.Parameter) and module.requires_grad_() is module
     torch.optim.AdamW(module.parameters()).zero_grad()
