@@ -82,7 +82,9 @@ def is_offloaded(parameter: torch.Tensor) -> bool:
 
 def take_memory(parameter: Any, placeholder: Optional[torch.Tensor] = None) -> None:
     """What would read or write elements of an offloaded parameter is an error from here on. Its data is a placeholder,
-    which the first call gives."""
+    which the first call gives. A second call has no effect."""
+    if isinstance(parameter, _Absent):
+        return
     if placeholder is not None:
         parameter.nvswap_placeholder = placeholder
     parameter.data = parameter.nvswap_placeholder

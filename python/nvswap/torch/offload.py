@@ -409,6 +409,10 @@ class Offloaded:
             yield
             return
         names = {self._names[parameter]: parameter for parameter in parameters}
+        for name in names:
+            if name in self._saved.pinned:
+                raise Error(errno.EBUSY, f"parameter {name} would be written while a forward computes with it: wait for "
+                            "the forward")
         with self.idle_engine.pinned(list(names), "r+", arrays="torch") as tensors:
             for name, parameter in names.items():
                 give_memory(parameter, tensors[name])

@@ -377,6 +377,33 @@ def a_parameter_of_two_names_in_a_module_loads_a_state_dict(directory):
 
 
 @promise
+def a_state_dict_is_not_loaded_amid_a_forward(directory):
+    data, errors = torch.ones(1, 8), []
+
+    class Loads(torch.nn.Module):
+        def forward(self, data):
+            errors.append(raises(nvswap.Error, lambda: module.load_state_dict(wanted), errno.EBUSY))
+            return data
+
+    class Outer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.loads = torch.nn.Linear(8, 8), Loads()
+
+        def forward(self, data):
+            return data @ self.inner.weight.T + self.loads(self.inner.bias)
+
+    module = Outer()
+    wanted, expected = copy.deepcopy(module.state_dict()), module.inner(data)
+    offloaded = nvswap.torch.offload(module, settings(directory))
+    assert torch.allclose(module(data), expected) and "while a forward computes with it" in str(errors[0])
+    module.load_state_dict(wanted)
+    gc.collect()
+    offloaded.load()
+    offloaded.engine.close()
+
+
+@promise
 def an_offloaded_module_is_converted_in_the_store(directory):
     module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
     outer, data = torch.nn.Sequential(module), torch.arange(8.0).view(2, 4)
