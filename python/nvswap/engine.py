@@ -231,6 +231,8 @@ class Engine(Handle):
         self._pins: Dict[int, Any] = {}
         # External memory that transfers use, by the tensor's name.
         self._external: Dict[str, Any] = {}
+        # That of calls that have not returned, by the call's own number.
+        self._starting: Dict[int, List[Span]] = {}
         # The modules that begin and end the steps instead of the program, and what they share.
         self._steppers: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._shared: Any = None
@@ -514,10 +516,22 @@ class Engine(Handle):
                  for tensor, array in zip(tensors, arrays.values())]
         data = ffi.new(kind, [span.pointer for span in spans])
         with self._open() as pointer:
-            check(call(pointer, _array_of(tensors), data, len(tensors), error), error)
-            self._external.update((tensor.name, span.owner) for tensor, span in zip(tensors, spans))
+            self._start(tensors, spans, lambda: check(
+                call(pointer, _array_of(tensors), data, len(tensors), error), error))
         if wait:
             self.wait(tensors)
+
+    def _start(self, tensors: List[Tensor], spans: List[Span], call: Callable[[], Any]) -> None:
+        """Begins transfers with external memory, and keeps it until they have ended. The exception of a
+        signal comes as soon as the library returns: the memory is kept before, and then for good."""
+        self._starting[id(spans)] = spans
+        try:
+            call()
+            self._external.update((tensor.name, span.owner) for tensor, span in zip(tensors, spans))
+        except Error:
+            del self._starting[id(spans)]
+            raise
+        del self._starting[id(spans)]
 
     @staticmethod
     def _whole(tensor: Tensor, span: Span) -> Span:
@@ -531,8 +545,7 @@ class Engine(Handle):
         (tensor,), error, span = self._named(name), new_error(), span_of(array, True)
         ranges = _range_of(tensor, span, offset)
         with self._open() as pointer:
-            check(lib.nvs_tensor_read(pointer, ranges, 1, error), error)
-            self._external[tensor.name] = span.owner
+            self._start([tensor], [span], lambda: check(lib.nvs_tensor_read(pointer, ranges, 1, error), error))
         self.wait(tensor)
 
     def write_range(self, name: Union[str, Tensor], array: Any, offset: int = 0,

@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 import weakref
+from unittest import mock
 
 import numpy
 
@@ -424,6 +425,26 @@ def signal_within_call(engine):
     while not engine._calls:
         pass
     os.kill(os.getpid(), signal.SIGUSR1)
+
+
+@promise
+def memory_of_a_transfer_is_kept_where_a_signal_handler_raises_as_it_begins(directory):
+    with opened(directory) as engine:
+        engine.register("a", "F32", 1 << 20)
+        for begin in (engine.store_from, engine.load_to, lambda arrays: engine.read_range("a", arrays["a"])):
+            array = numpy.zeros(1 << 20, "float32")
+            kept = weakref.ref(array)
+
+            def interrupted(code, error):
+                nvswap.errors.check(code, error)
+                raise KeyboardInterrupt
+
+            with mock.patch("nvswap.engine.check", interrupted):
+                raises(KeyboardInterrupt, lambda begin=begin, array=array: begin({"a": array}))
+            del array, begin
+            gc.collect()
+            assert kept() is not None
+            engine.wait("a")
 
 
 @promise

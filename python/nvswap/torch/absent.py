@@ -16,11 +16,12 @@ from nvswap.errors import invalid
 
 # Functions of tensors that need no elements, or only those of gradients.
 _WITHOUT_ELEMENTS = frozenset("""
-    __len__ _is_view _is_zerotensor backward can_cast dim dim_order element_size empty_like full_like get_device grad
-    has_names is_coalesced is_complex is_conj is_contiguous is_floating_point is_inference is_neg is_pinned is_same_size
-    is_shared is_signed ndimension nelement new_empty new_empty_strided new_full new_ones new_tensor new_zeros numel
-    ones_like rand_like randint_like randn_like register_hook register_post_accumulate_grad_hook requires_grad_
-    result_type retain_grad size storage_offset stride type untyped_storage zeros_like""".split())
+    __dir__ __len__ _is_view _is_zerotensor backward can_cast dim dim_order element_size empty_like full_like
+    get_device grad has_names is_coalesced is_complex is_conj is_contiguous is_floating_point is_inference is_neg
+    is_pinned is_same_size is_shared is_signed ndimension nelement new_empty new_empty_strided new_full new_ones
+    new_tensor new_zeros numel ones_like rand_like randint_like randn_like register_hook
+    register_post_accumulate_grad_hook requires_grad_ result_type retain_grad size storage_offset stride type
+    untyped_storage zeros_like""".split())
 # What these return has no memory either.
 _VIEWS = frozenset("data detach T mT H mH real imag".split())
 
@@ -38,7 +39,7 @@ class _Absent(torch.Tensor):
             of = getattr(function.__self__, "__name__", "")
             allowed = frozenset() if name == "__set__" and of in _VIEWS else frozenset((of,))
             name = of
-        if name not in allowed:
+        if name not in allowed or name == "type" and (args[1:] or kwargs):  # type(dtype) converts.
             raise _not_in_memory(name, args, kwargs or {})
         with torch._C.DisableTorchFunctionSubclass():
             result = function(*args, **kwargs or {})
@@ -81,7 +82,9 @@ def is_offloaded(parameter: torch.Tensor) -> bool:
 
 def take_memory(parameter: Any, placeholder: Optional[torch.Tensor] = None) -> None:
     """What would read or write elements of an offloaded parameter is an error from here on. Its data is a placeholder,
-    which the first call gives."""
+    which the first call gives. A second call has no effect."""
+    if isinstance(parameter, _Absent):
+        return
     if placeholder is not None:
         parameter.nvswap_placeholder = placeholder
     parameter.data = parameter.nvswap_placeholder

@@ -409,13 +409,17 @@ class Offloaded:
             yield
             return
         names = {self._names[parameter]: parameter for parameter in parameters}
+        for name in names:
+            if name in self._saved.pinned:
+                raise Error(errno.EBUSY, f"parameter {name} would be written while a forward computes with it: wait "
+                            "for the forward")
         with self.idle_engine.pinned(list(names), "r+", arrays="torch") as tensors:
             for name, parameter in names.items():
                 give_memory(parameter, tensors[name])
             try:
                 yield
             finally:
-                for parameter in parameters:
+                for parameter in names.values():  # A module may have one by several names.
                     take_memory(parameter)
                     torch.autograd.graph.increment_version(parameter)
                 self.written.update(parameters)
@@ -651,9 +655,10 @@ def offload(module: torch.nn.Module, config: Any = None, *, engine: Optional[Eng
     attribute of another module, as torch.nn.MultiheadAttention and users of torch.nn.ParameterList
     do, has it until that forward ends. Elsewhere, and as what `module.parameters()` gives in a
     forward, it has no memory: what reads or writes its elements is EINVAL, and its shape, type, gradient
-    and hooks are as ever. What a forward changes in place of its parameter, as torch.nn.Embedding does with
-    max_norm, lasts until the pool needs the room. Modules that compute a parameter from others
-    (parametrizations, weight_norm, spectral_norm, prune) can't be offloaded. state_dict() has
+    and hooks are as ever. torch.tensor(parameter), other.new_tensor(parameter) and ``other.data = parameter``,
+    which torch lets no class refuse, have nan. What a forward changes in place of its parameter, as
+    torch.nn.Embedding does with max_norm, lasts until the pool needs the room. Modules that compute a parameter from
+    others (parametrizations, weight_norm, spectral_norm, prune) can't be offloaded. state_dict() has
     copies of all parameters in host memory. load_state_dict(), and before there is an optimizer half()
     and to(dtype), change the store; share_memory() and to_empty() are refused.
 

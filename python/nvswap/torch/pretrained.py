@@ -18,7 +18,7 @@ from nvswap.weights import headers
 _OF_MEMORY = {"device_map", "max_memory", "offload_folder", "offload_buffers", "state_dict", "force_download",
               "output_loading_info", "quantization_config", "ignore_mismatched_sizes"}
 # What it takes and is so in any case.
-_IN_ANY_CASE = {"variant", "low_cpu_mem_usage", "local_files_only", "use_safetensors", "token"}
+_IN_ANY_CASE = {"variant", "low_cpu_mem_usage", "local_files_only", "use_safetensors", "token", "weights_only"}
 _PLACES = {"subfolder", "revision", "cache_dir"}
 
 
@@ -65,6 +65,7 @@ def from_pretrained(cls: Any, folder: Any, *, config: Any = None, dtype: Any = N
     if more.get("variant") is not None:
         raise invalid("variant: make the model with torch.device('meta'), and give nvswap.torch.offload(model, "
                       "weights=) the .safetensors files of that variant")
+    more = {name: each for name, each in more.items() if name not in _OF_MEMORY or each not in (None, False)}
     of_memory = sorted(_OF_MEMORY & more.keys())
     if of_memory:
         raise invalid(f"{', '.join(of_memory)}: leave it out, as the weights stay in the files of the folder. device= "

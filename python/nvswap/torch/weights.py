@@ -182,8 +182,13 @@ class ParameterFiles(Weights):
             rows = torch.empty((len(numbers), *tensor.shape[1:]), dtype=torch_dtype(tensor.dtype), device="cpu")
             super().load_to(dict(zip(parts, rows.split([count for _, count in runs]))))  # type: ignore[arg-type]
         finally:
-            with contextlib.suppress(Error):  # A signal has ended the wait.
+            try:
                 self.forget(parts)
+            except Error:  # A signal has ended the wait.
+                with contextlib.suppress(Error):
+                    self.wait(parts)
+                with contextlib.suppress(Error):
+                    self.forget(parts)
         with torch.no_grad():
             return evaluate(self.sources[name], {Leaf(table, None): rows})
 
@@ -430,7 +435,9 @@ class OffloadedFiles(Offloaded):
     def _rows_of(self, module: Any, name: str, tokens: Any) -> Optional[Tuple[torch.Tensor, torch.Tensor]]:
         """For each token its place among the rows of all of them, and these rows; None: the whole table is for it, also
         for errors of torch."""
-        if refused_use() or name in self._saved.pinned or not isinstance(tokens, torch.Tensor) or \
+        # The module's weight may be another meanwhile, as in torch.func.functional_call().
+        if refused_use() or name in self._saved.pinned or \
+                self._names.get(module._parameters.get("weight")) != name or type(tokens) is not torch.Tensor or \
                 not is_host(tokens.device) or tokens.dtype not in (torch.int64, torch.int32) or not tokens.numel():
             return None
         numbers, places = tokens.unique(return_inverse=True)

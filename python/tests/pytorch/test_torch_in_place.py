@@ -324,6 +324,13 @@ def an_embedding_whose_rows_are_most_of_it_or_that_is_looked_at_is_read_whole(di
         assert str(raises(IndexError, lambda: empty.words(wrong))) == str(raises(IndexError, lambda: wanted.words(wrong)))
     raises(RuntimeError, lambda: empty.words(torch.tensor([1.0])))
     assert empty.words(torch.empty(0, dtype=torch.int64)).shape == (0, 50)
+    lists = torch.nested.nested_tensor([torch.tensor([3, 4]), torch.tensor([5])], layout=torch.jagged)
+    assert torch.equal(empty.words(lists).values(), wanted.words(lists).values())
+    other = {"words.weight": torch.ones(4000, 50)}  # The program's own is not that of the files.
+    found, right = (torch.func.functional_call(each, other, (TOKENS[1],)) for each in (empty, wanted))
+    assert torch.equal(found, right)
+    empty.words.weight = torch.nn.Parameter(other["words.weight"], requires_grad=False)
+    assert torch.equal(empty(TOKENS[1]), right)
     closed(offloaded)
     wanted, empty = words(directory)
     for model in wanted, empty:

@@ -363,6 +363,47 @@ def an_offloaded_module_loads_a_state_dict(directory):
 
 
 @promise
+def a_parameter_of_two_names_in_a_module_loads_a_state_dict(directory):
+    module = torch.nn.Linear(8, 8)
+    module.again = module.weight
+    wanted = {name: each + 1 for name, each in module.state_dict().items()}
+    offloaded = nvswap.torch.offload(module, settings(directory))
+    module.load_state_dict(wanted)
+    raises(nvswap.Error, module.weight.isfinite, errno.EINVAL)
+    assert all(each.equal(wanted[name]) for name, each in module.state_dict().items())
+    offloaded.load()
+    offloaded.engine.close()
+    assert module.again is module.weight and module.weight.equal(wanted["weight"])
+
+
+@promise
+def a_state_dict_is_not_loaded_amid_a_forward(directory):
+    data, errors = torch.ones(1, 8), []
+
+    class Loads(torch.nn.Module):
+        def forward(self, data):
+            errors.append(raises(nvswap.Error, lambda: module.load_state_dict(wanted), errno.EBUSY))
+            return data
+
+    class Outer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.loads = torch.nn.Linear(8, 8), Loads()
+
+        def forward(self, data):
+            return data @ self.inner.weight.T + self.loads(self.inner.bias)
+
+    module = Outer()
+    wanted, expected = copy.deepcopy(module.state_dict()), module.inner(data)
+    offloaded = nvswap.torch.offload(module, settings(directory))
+    assert torch.allclose(module(data), expected) and "while a forward computes with it" in str(errors[0])
+    module.load_state_dict(wanted)
+    gc.collect()
+    offloaded.load()
+    offloaded.engine.close()
+
+
+@promise
 def an_offloaded_module_is_converted_in_the_store(directory):
     module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
     outer, data = torch.nn.Sequential(module), torch.arange(8.0).view(2, 4)
@@ -946,7 +987,8 @@ def elements_that_are_not_in_memory_can_not_be_used_in_silence(directory):
                 lambda: torch.equal(weight, weight), lambda: torch.nn.functional.linear(input=data, weight=weight),
                 lambda: copy.deepcopy(weight),
                 lambda: torch.save(dict(module.named_parameters()), io.BytesIO()), set_data,
-                lambda: torch.ones(16, 16).copy_(weight), lambda: torch.optim.swa_utils.get_ema_multi_avg_fn()(
+                lambda: torch.ones(16, 16).copy_(weight), lambda: weight.type(torch.float16),
+                lambda: torch.optim.swa_utils.get_ema_multi_avg_fn()(
                     [torch.ones(16, 16)], [weight], 1)):
         error = raises(nvswap.Error, use, errno.EINVAL)
         assert "parameter 0.weight is not in memory" in str(error) and "load()" in str(error)
@@ -956,6 +998,7 @@ def elements_that_are_not_in_memory_can_not_be_used_in_silence(directory):
     for of in ("shape", "dtype", "device", "requires_grad", "is_leaf", "grad", "ndim", "nbytes", "layout", "is_meta"):
         assert getattr(weight, of) == getattr(like, of), of
     assert weight.numel() == 256 and weight.size(0) == len(weight) == 16 and weight.is_floating_point()
+    assert weight.type() == like.type() and weight.new_tensor([1.0]).item() == 1 and "shape" in dir(weight)
     assert weight.data.dtype is weight.detach().dtype is torch.float32 and torch.zeros_like(weight).sum() == 0
     assert isinstance(weight, torch.nn.Parameter) and module.requires_grad_() is module
     torch.optim.AdamW(module.parameters()).zero_grad()

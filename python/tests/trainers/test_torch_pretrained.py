@@ -538,6 +538,7 @@ def arguments_mean_what_they_do_to_transformers(directory):
     model = nvswap.torch.from_pretrained(AUTO, renamed, **mapping)
     same(model, AUTO.from_pretrained(renamed, **mapping).requires_grad_(False))
     closed(model)
+    closed(nvswap.torch.from_pretrained(AUTO, folder, device_map=None, output_loading_info=False, weights_only=True))
     for path, more, text in ((folder, dict(use_safetensors=False), "only .safetensors files"),
                              (folder, dict(variant="fp16"), "the .safetensors files of that variant"),
                              (folder, dict(device="meta"), "leave device= out"),
