@@ -229,8 +229,8 @@ static void engine_free(struct nvs_engine *engine)
 {
 	assert(!runs_in_flight(&engine->moves) && !engine->commit.writing && !engine->room.waiting);
 	assert(TAILQ_EMPTY(&engine->turns.line) && !engine->turns.ncopied);
-	/* Its last round may count the write budget, and say so to the log function, which may still ask
-	 * for the tensors. */
+	/* Its last round may count the write budget, and say so to the log function, which may
+	 * still ask for the tensors. */
 	events_stop(engine);
 	log_stop(&engine->log);
 	engine->opened = false;

@@ -164,12 +164,12 @@ static void sum_up(struct nvs_engine *engine)
 		plan->resident += tensor->memory == MEMORY_POOL ? tensor->extent : 0;
 		longest = max_u64(longest, tensor->extent);
 	}
-	/* Within half of the pool, in elements. */
-	plan->reach = plan->extents > pool_bytes(engine->pool)
-			      ? (uint64_t)((double)numel / (double)plan->extents *
-					   (double)pool_bytes(engine->pool) / 2)
-			      : UINT64_MAX;
-	plan->reach = min_u64(plan->reach, engine->prefetch_bucket_size);
+	/* Within half of the pool, in elements, and the bucket. */
+	plan->reach = UINT64_MAX;
+	if (plan->extents > pool_bytes(engine->pool))
+		plan->reach = min_u64((uint64_t)((double)numel / (double)plan->extents *
+						 (double)pool_bytes(engine->pool) / 2),
+				      engine->prefetch_bucket_size);
 	plan->lookahead = plan->extents;
 	if (numel > engine->prefetch_bucket_size)
 		plan->lookahead = (uint64_t)((double)plan->extents / (double)numel *

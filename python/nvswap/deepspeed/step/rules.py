@@ -23,7 +23,7 @@ class Rule(NamedTuple):
     Parameters
     ----------
     name : str
-        Of nvswap.GroupRule.
+        Of nvswap.GroupRule, or "muon".
     states : mapping of str to str
         The rule's states by DeepSpeed's keys of them, in the rule's order.
     settings : tuple of str
