@@ -205,7 +205,8 @@ const struct config_key config_keys[] = {
 	BOOL(BF16, "bf16_master_weights_and_grads", bf16_master_weights, false,
 	     "master weights and gradients in bfloat16; not supported: opening an optimizer fails"),
 	BOOL(BF16, "bf16_optimizer_states", bf16_optimizer_states, false,
-	     "optimizer state in bfloat16; not supported: opening an optimizer fails"),
+	     "optimizer state in bfloat16: a DeepSpeed job has optimizer_state \"bf16\"; elsewhere "
+	     "opening an optimizer fails"),
 	CHOICE(DATA_TYPES, "grad_accum_dtype", grad_dtypes, grad_accum_dtype, 0,
 	       "the parameters' type", "element type in which gradients are accumulated"),
 

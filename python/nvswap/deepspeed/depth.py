@@ -199,6 +199,8 @@ def choose(document: Dict[str, Any]) -> None:
         if config["nvswap.overlap_step"] and depth != "step":
             raise Error(errno.ENOTSUP, "nvswap.overlap_step: the step is DeepSpeed's own with "
                         f'"deepspeed": "{depth}": leave it out, or use "step"', "nvswap.overlap_step")
+        if config["nvswap.optimizer_state"] != "fp32" and depth != "step":
+            logger.warning('nvswap.optimizer_state has no effect with "deepspeed": "%s": use "step"', depth)
     zero = document.get("zero_optimization") or {}
     on_drive = {block: zero[block] for block in ("offload_param", "offload_optimizer")
                 if (zero.get(block) or {}).get("device") == "nvme"}

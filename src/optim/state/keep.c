@@ -109,7 +109,7 @@ static int adopt_format(struct nvs_optimizer *optimizer, struct nvs_error *error
 	return error_about(error, -ESTALE, "nvswap.optimizer_state", 0, 0,
 			   "the kept store holds optimizer state in %s, and %s is asked for: set "
 			   "nvswap.optimizer_state to \"%s\", or convert the store by nvswap store "
-			   "convert --optimizer-state %s",
+			   "convert --optimizer-state %s and its paths",
 			   optimizer_state_name(stored), optimizer_state_name(optimizer->state),
 			   optimizer_state_name(stored), optimizer_state_name(optimizer->state));
 }
