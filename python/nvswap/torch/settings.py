@@ -91,6 +91,14 @@ def place_of_its_own(config: Config, block: str) -> Iterator[None]:
                         f"{error.strerror}") from error
         try:
             yield
+        except Error as error:
+            if error.errno != errno.EDQUOT:
+                raise
+            # The count of the path, to which that of the directory is a link.
+            text = error.strerror
+            for path, each in zip(paths, own):
+                text = text.replace(each, path)
+            raise Error(error.errno, text, error.tensor) from None
         finally:
             config.set_paths(block, paths)
 

@@ -78,6 +78,15 @@ def blocks_in_the_wrong_place_are_warned_of_and_refused_if_strict(directory):
 
 
 @promise
+def a_format_of_state_that_a_depth_does_not_have_is_warned_of(directory):
+    zero = {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": directory}}
+    for depth in ("ops", "swappers"):
+        said, error = warnings_of({"zero_optimization": zero,
+                                   "nvswap": {"deepspeed": depth, "optimizer_state": "8bit"}})
+        assert error is None and [each for each in said if "nvswap.optimizer_state has no effect" in each], (said, error)
+
+
+@promise
 def a_key_of_aio_that_deepspeed_reads_past_is_warned_of_and_refused_if_strict(directory):
     document = {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": directory}},
                 "aio": {"block_size": 131072, "enabled": True, "_comment": "as measured"}}

@@ -544,7 +544,8 @@ def what_a_rule_writes_counts_towards_the_write_budget_of_the_path(directory):
         assert written > 0 and counted - before == written, (before, counted, written)
     with open(directory + "/nvswap/written", "w", encoding="ascii") as file:
         file.write(f"{10 << 30:020} bytes written\n")
-    raises(nvswap.Error, lambda: Adam(params, config=small(directory, write_budget="10G")), errno.EDQUOT)
+    refused = raises(nvswap.Error, lambda: Adam(params, config=small(directory, write_budget="10G")), errno.EDQUOT)
+    assert f" {directory}/nvswap/written " in str(refused), refused
 
 
 @promise

@@ -243,6 +243,9 @@ class CustomOptimizer(NumberedOptimizer):
         kinds: Dict[str, Tuple[torch.dtype, torch.Size]] = {}
         for name, kind in self.states(parameter, group).items():
             dtype, shape = kind if isinstance(kind, tuple) else (kind, own.shape)
+            if not isinstance(dtype, torch.dtype):
+                raise invalid(f"state {name} of {described[:-1]} is of type {dtype!r}: states() gives a torch.dtype, or "
+                              "one and a shape")
             if name in ("step", *_OWN) or (self.elementwise and tuple(shape) != tuple(own.shape)):
                 raise invalid(f"state {name} of shape {list(shape)}: of {described[:-1]} states have other names than "
                               f"step, {_MASTER} and {_GRADIENT}, and if the rule is elementwise that shape")

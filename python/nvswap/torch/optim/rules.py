@@ -34,7 +34,8 @@ class SGD(_OneState):
     and `shard` are those of :class:`AdamW`, and so is all that is said there.
 
     state_dict() has "momentum_buffer" and "step", of which torch's has the first. A step reads and writes 16
-    bytes of a parameter, also without momentum.
+    bytes of a parameter, also without momentum. Momentum that is raised from 0 later begins with (1 - dampening)
+    times the gradient, where torch's begins with the gradient.
 
     Raises
     ------
