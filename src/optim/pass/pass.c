@@ -292,7 +292,9 @@ static int fetch_or_write(struct pass *pass, size_t i, struct nvs_error *error)
 	if (rc)
 		return rc;
 	if (!is_queued(pass, i)) {
-		if (pass->kind->writes && is_held(tile) && !stays(pass, i))
+		/* Threads may compute one that is not offloaded. */
+		if (i < pass->optimizer->noffloaded && pass->kind->writes && is_held(tile) &&
+		    !stays(pass, i))
 			return tile_write(pass, tile, error);
 		return 0;
 	}
