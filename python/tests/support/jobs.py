@@ -51,6 +51,13 @@ def half(config):
     return config
 
 
+def below(directory, name):
+    """Makes that directory, and returns its path."""
+    path = os.path.join(directory, name)
+    os.makedirs(path, exist_ok=True)
+    return path
+
+
 def free_port():
     """Not one that the kernel gives to others: it is free until a job listens."""
     while True:

@@ -149,6 +149,20 @@ TEST(a_limit_on_file_sizes_is_an_error_with_a_remedy)
 	EXITS(0, "verify %s", path);
 }
 
+/* Goes back to the first of two commits, of which nothing is left to repair, and opens the store. */
+static struct nvs_engine *roll_back(const char *path)
+{
+	struct nvs_engine *engine;
+
+	SAYS(0, "commit                     1\n  lost commit                2\n",
+	     "repair %s --rollback", path);
+	SAYS(0, REPAIRED("0", "0"), "repair %s", path);
+	SAYS(0, "verified tensors           1\n", "verify %s", path);
+	engine = open_engine(quoted(path), 0, true);
+	assert_int_equal(nvs_engine_generation(engine), 1);
+	return engine;
+}
+
 TEST(a_label_of_an_earlier_commit_is_described_and_rolled_back_only_when_asked)
 {
 	const char *path = temp_directory(), *data = path_in(path, "nvswap/rank0/data");
@@ -174,12 +188,7 @@ TEST(a_label_of_an_earlier_commit_is_described_and_rolled_back_only_when_asked)
 	SAYS(1, "the last commit is number 2, as a manifest says", "list %s", path);
 	SAYS(1, "the last commit is number 2, as a manifest says", "verify %s", path);
 	SAYS(1, "the last commit is number 2, as a manifest says", "repair %s", path);
-	SAYS(0, "commit                     1\n  lost commit                2\n",
-	     "repair %s --rollback", path);
-	SAYS(0, REPAIRED("0", "0"), "repair %s", path);
-	SAYS(0, "verified tensors           1\n", "verify %s", path);
-	engine = open_engine(quoted(path), 0, true);
-	assert_int_equal(nvs_engine_generation(engine), 1);
+	engine = roll_back(path);
 	write_tensors(engine, 2);
 	DO(nvs_engine_commit(engine, &error));
 	/* The number of the lost commit is not used again. */
@@ -206,12 +215,7 @@ TEST(a_lost_commit_is_described_and_rolled_back_only_when_asked)
 		assert_int_equal(count_of("manifest, state damaged"), 2);
 		assert_int_equal(count_of("manifest, state older"), 2);
 		SAYS(1, "no copy of it is valid", "repair %s", path);
-		SAYS(0, "commit                     1\n  lost commit                2\n",
-		     "repair %s --rollback", path);
-		SAYS(0, REPAIRED("0", "0"), "repair %s", path);
-		SAYS(0, "verified tensors           1\n", "verify %s", path);
-		engine = open_engine(quoted(path), 0, true);
-		assert_int_equal(nvs_engine_generation(engine), 1);
+		engine = roll_back(path);
 		DO(nvs_engine_close(engine, &error));
 		damage(path_in(path, "nvswap/rank0/data"), 60);
 		damage(path_in(path, "nvswap/rank0/data"), (1 << 20) + 60);

@@ -8,7 +8,7 @@ between both. State in memory is stepped and loaded by DeepSpeed's own classes, 
 import glob
 import os
 
-from jobs import configuration, half, job
+from jobs import below, configuration, half, job
 from promises import main, promise
 
 os.environ["DS_ACCELERATOR"] = "cpu"
@@ -25,12 +25,6 @@ def muon(directory=None, dtype="bf16", momentum_in_memory=False, accumulation=2,
     config["optimizer"] = {"type": "Muon", "params": {**PARAMS, **params}}
     config["gradient_accumulation_steps"], config["gradient_clipping"] = accumulation, clipping
     return half(config) if dtype == "fp16" else config
-
-
-def below(directory, name):
-    path = os.path.join(directory, name)
-    os.makedirs(path, exist_ok=True)
-    return path
 
 
 @promise

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import types
 
-from jobs import configuration, in_memory, job, outputs_of, start
+from jobs import below, configuration, in_memory, job, outputs_of, start
 from promises import main, promise
 
 os.environ["DS_ACCELERATOR"] = "cpu"
@@ -33,12 +33,6 @@ def by(kind, directory=None, dtype="fp32", lr=None, universal=False):
     if universal:
         config["checkpoint"] = UNIVERSAL
     return config
-
-
-def below(directory, name):
-    path = os.path.join(directory, name)
-    os.makedirs(path, exist_ok=True)
-    return path
 
 
 @promise
