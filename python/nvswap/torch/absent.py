@@ -24,6 +24,7 @@ _WITHOUT_ELEMENTS = frozenset("""
     untyped_storage zeros_like""".split())
 # What these return has no memory either.
 _VIEWS = frozenset("data detach T mT H mH real imag".split())
+_ALLOWED = _WITHOUT_ELEMENTS | _VIEWS
 
 
 class _Absent(torch.Tensor):
@@ -34,7 +35,7 @@ class _Absent(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, allowed = function.__name__, _WITHOUT_ELEMENTS | _VIEWS
+        name, allowed = function.__name__, _ALLOWED
         if name in ("__get__", "__set__", "__delete__"):  # of a property
             of = getattr(function.__self__, "__name__", "")
             allowed = frozenset() if name == "__set__" and of in _VIEWS else frozenset((of,))
