@@ -5,6 +5,7 @@
 import array
 import errno
 import gc
+import json
 import os
 import typing
 import weakref
@@ -62,6 +63,23 @@ def the_types_of_what_a_step_returns_are_those_it_has(directory):
     for call, kind in ((nvswap.Optimizer.step, nvswap.StepResult),
                        (nvswap.Engine.step_end, nvswap.StepIO)):
         assert typing.get_type_hints(call)["return"] is kind
+
+
+@promise
+def a_trace_has_each_step_with_the_bytes_that_the_drives_were_given(directory):
+    config, trace, path = nvswap.Config(settings(directory)), nvswap.Trace(1000), directory + "/trace.json"
+    config.set_trace(trace)
+    with nvswap.Optimizer(config, {"g": numpy.ones(100000, "f4")}) as optimizer:
+        written = []
+        for _ in range(2):
+            optimizer.lend_gradients("g", numpy.ones(100000, "f4"))
+            written.append(optimizer.step()["io"]["drive_written_bytes"])
+        trace.write(path)
+    with open(path) as file:
+        events = [event for event in json.load(file)["traceEvents"] if event.get("cat") == "optimizer"]
+    assert [(event["ph"], event["name"]) for event in events] == [("b", "optimizer step"), ("e", "optimizer step")] * 2
+    assert [event["args"]["bytes"] for event in events[::2]] == written and min(written) > 12 * 100000
+    assert events[0]["ts"] < events[1]["ts"] <= events[2]["ts"] < events[3]["ts"]
 
 
 @promise

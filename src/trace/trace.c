@@ -216,6 +216,13 @@ void trace_tensor(struct nvs_trace *trace, bool write, const char *name, uint64_
 		      &(struct trace_subject){.name = name, .offset = offset, .nbytes = nbytes});
 }
 
+void trace_optimizer_step(struct nvs_trace *trace, uint64_t from_ns, uint64_t to_ns,
+			  uint64_t nbytes)
+{
+	record_tensor(trace, TRACE_OPTIMIZER_STEP, from_ns, to_ns,
+		      &(struct trace_subject){.name = "", .nbytes = nbytes});
+}
+
 void trace_call(struct nvs_trace *trace, enum trace_kind call, uint64_t at_ns,
 		const struct trace_subject *subject)
 {
@@ -349,7 +356,8 @@ static void put_span(struct trace_writer *writer, const struct span *span, enum 
 {
 	struct json_writer *json = &writer->json;
 	unsigned *slots;
-	char name[48];
+	char name[48] = "optimizer step";
+	bool of_tensor;
 
 	switch (kind) {
 	case TRACE_READ:
@@ -374,12 +382,17 @@ static void put_span(struct trace_writer *writer, const struct span *span, enum 
 		break;
 	case TRACE_TENSOR_READ:
 	case TRACE_TENSOR_WRITE:
+	case TRACE_OPTIMIZER_STEP:
+		of_tensor = kind != TRACE_OPTIMIZER_STEP;
 		/* Perfetto draws one row per name: a tensor has a row of reads and a row of writes.
 		 */
-		snprintf(name, sizeof(name), "%s %.*s",
-			 kind == TRACE_TENSOR_WRITE ? "write" : "read", NAME_BYTES, span->name);
+		if (of_tensor)
+			snprintf(name, sizeof(name), "%s %.*s",
+				 kind == TRACE_TENSOR_WRITE ? "write" : "read", NAME_BYTES,
+				 span->name);
 		for (int end = 0; end < 2; end++) {
-			open_event(writer, end ? "e" : "b", "tensor", name);
+			open_event(writer, end ? "e" : "b", of_tensor ? "tensor" : "optimizer",
+				   name);
 			json_count(json, "tid", 1);
 			json_count(json, "id", i + 1);
 			put_time(json, "ts", (end ? span->to_ns : span->from_ns) - writer->base);

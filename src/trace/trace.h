@@ -19,7 +19,8 @@ enum trace_kind {
 	   overlap. */
 	TRACE_TENSOR_READ,
 	TRACE_TENSOR_WRITE,
-	TRACE_CALLER, /* nvs_trace_span */
+	TRACE_OPTIMIZER_STEP, /* trace_optimizer_step */
+	TRACE_CALLER,	      /* nvs_trace_span */
 	/* Calls on tensors, by trace_call, at the time when the engine served them. */
 	TRACE_SWAP_IN,
 	TRACE_LEASE,
@@ -45,6 +46,9 @@ void trace_thread(struct nvs_trace *trace, enum trace_kind kind, const char *nam
 /* From submission to landing. The last 31 bytes of `name`, the tensor's, are recorded. */
 void trace_tensor(struct nvs_trace *trace, bool write, const char *name, uint64_t from_ns,
 		  uint64_t to_ns, uint64_t offset, uint64_t nbytes);
+/* A step of an optimizer; `nbytes` is what it wrote to the drives. */
+void trace_optimizer_step(struct nvs_trace *trace, uint64_t from_ns, uint64_t to_ns,
+			  uint64_t nbytes);
 
 /* The tensor of a call. */
 struct trace_subject {

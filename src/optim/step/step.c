@@ -14,6 +14,7 @@
 #include "base/struct_size.h"
 #include "base/threads/cancel.h"
 #include "optim/internal.h"
+#include "trace/trace.h"
 
 /* ---- Elements: the compute threads of the pass call this ---- */
 
@@ -348,7 +349,7 @@ static int take_step(struct nvs_optimizer *optimizer, const struct nvs_step_opti
 {
 	struct nvs_engine_stats from = {.size = sizeof(from)}, to = {.size = sizeof(to)};
 	struct pass_figures figures = {0};
-	uint64_t started = clock_ns();
+	uint64_t started = clock_ns(), ended;
 	bool any = false;
 	int rc = 0;
 
@@ -383,11 +384,14 @@ static int take_step(struct nvs_optimizer *optimizer, const struct nvs_step_opti
 	result->host_bytes = optimizer->host_bytes;
 	result->threads = threads_count(optimizer->threads);
 	result->kernel = optimizer->update ? "caller" : optimizer->kernel->name;
-	result->io.wall_ns = clock_ns() - started;
+	ended = clock_ns();
+	result->io.wall_ns = ended - started;
 	result->io.io_ns = to.busy_ns - from.busy_ns;
 	result->io.read_bytes = to.swapped_in - from.swapped_in;
 	result->io.written_bytes = to.swapped_out - from.swapped_out;
 	result->io.drive_written_bytes = to.drive_written_bytes - from.drive_written_bytes;
+	trace_optimizer_step(optimizer->config.trace, started, ended,
+			     result->io.drive_written_bytes);
 	result->io.compute_ns = figures.compute_ns / result->threads;
 	result->io.hits = figures.hits;
 	result->io.misses = figures.misses;
