@@ -199,11 +199,15 @@ def choose(document: Dict[str, Any]) -> None:
         if config["nvswap.overlap_step"] and depth != "step":
             raise Error(errno.ENOTSUP, "nvswap.overlap_step: the step is DeepSpeed's own with "
                         f'"deepspeed": "{depth}": leave it out, or use "step"', "nvswap.overlap_step")
-        if config["nvswap.optimizer_state"] != "fp32" and depth != "step":
-            logger.warning('nvswap.optimizer_state has no effect with "deepspeed": "%s": use "step"', depth)
+        has_format = config["nvswap.optimizer_state"] != "fp32"
     zero = document.get("zero_optimization") or {}
     on_drive = {block: zero[block] for block in ("offload_param", "offload_optimizer")
                 if (zero.get(block) or {}).get("device") == "nvme"}
+    if has_format and depth != "step":
+        logger.warning('nvswap.optimizer_state has no effect with "deepspeed": "%s": use "step"', depth)
+    elif has_format and "offload_optimizer" not in on_drive:
+        logger.warning("nvswap.optimizer_state has no effect: the state is not on a drive, as with "
+                       '"offload_optimizer": {"device": "nvme"}')
     if depth == "ops":
         Config({"zero_optimization": {block: {key: each[key] for key in ("device", "nvme_path") if key in each}
                                       for block, each in on_drive.items()}}).close()

@@ -79,9 +79,9 @@ def blocks_in_the_wrong_place_are_warned_of_and_refused_if_strict(directory):
 
 @promise
 def a_format_of_state_that_a_depth_does_not_have_is_warned_of(directory):
-    zero = {"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": directory}}
-    for depth in ("ops", "swappers"):
-        said, error = warnings_of({"zero_optimization": zero,
+    on_drive, in_memory = {"device": "nvme", "nvme_path": directory}, {"device": "cpu"}
+    for depth, offload in (("ops", on_drive), ("swappers", on_drive), ("step", in_memory)):
+        said, error = warnings_of({"zero_optimization": {"stage": 3, "offload_optimizer": offload},
                                    "nvswap": {"deepspeed": depth, "optimizer_state": "8bit"}})
         assert error is None and [each for each in said if "nvswap.optimizer_state has no effect" in each], (said, error)
 

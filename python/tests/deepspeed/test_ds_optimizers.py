@@ -259,9 +259,10 @@ def what_the_step_has_not_for_muon_is_refused_by_its_key_or_has_the_swappers(dir
     assert error.tensor == "nvswap.deepspeed" and "with AdamW" in str(error) and '"swappers"' in str(error), error
     in_memory = losses_of(directory, "cpu", **muon)
     with mock.patch.object(logger, "warning", wraps=logger.warning) as warned:
-        assert losses_of(directory, "nvme", None, **muon) == in_memory
+        assert losses_of(directory, "nvme", None, nvswap={"optimizer_state": "8bit"}, **muon) == in_memory
     said = [str(call.args[0]) for call in warned.call_args_list if "MuonWithAuxAdam" in str(call.args[0])]
     assert len(said) == 1 and "this job has nvswap's swappers with DeepSpeed's own step" in said[0], said
+    assert "without nvswap.optimizer_state" in said[0], said
 
 
 @promise

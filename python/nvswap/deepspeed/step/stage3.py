@@ -137,8 +137,9 @@ class Stage3(StoredStage3):
         if choice().is_asked_for:
             raise Error(errno.ENOTSUP, f'{reason}: use "nvswap": {{"deepspeed": "swappers"}}, whose checkpoints are '
                         'exact too, or "ops"', key)
-        logger.warning(f'{reason}, so this job has nvswap\'s swappers with DeepSpeed\'s own step, as with "nvswap": '
-                       '{"deepspeed": "swappers"}')
+        ignored = " and without nvswap.optimizer_state" * ("optimizer_state" in (choice().document.get("nvswap") or {}))
+        logger.warning(f"{reason}, so this job has nvswap's swappers with DeepSpeed's own step{ignored}, as with "
+                       '"nvswap": {"deepspeed": "swappers"}')
         self.__class__ = SwappersStage3  # DeepSpeed chooses the class before the optimizer is known
         SwappersStage3.__init__(self, module, init_optimizer, *args, **kwargs)
 
