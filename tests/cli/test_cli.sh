@@ -58,6 +58,7 @@ expect a_path_for_a_shell_is_refused_with_its_meaning 1 "~/nvme. begins with ~, 
 	bench --nvme-path '~/nvme' --tensors 1 --tensor-size 4k
 expect a_variable_in_a_path_is_told_in_place_of_mkdir 1 "a shell alone replaces the variable" \
 	bench --nvme-path "$T"'/$USER' --tensors 1 --tensor-size 4k
+expect info_refuses_an_endurance_of_no_drive 2 "name it by --nvme-path" info --tbw 600
 expect info_says_that_a_shell_alone_replaces_a_path 1 "nvme_path .HOME/x begins with a variable" info --nvme-path '$HOME/x'
 expect store_says_that_a_shell_alone_replaces_a_path 1 "begins with ~" store list '~/nvme'
 echo '{"zero_optimization": {"aio": {"queue_depth": 4}}}' >"$T/misplaced.json"

@@ -266,6 +266,10 @@ int cmd_info(int argc, char **argv)
 	if (values.result && wear_job_rate(values.result, &daily, &error))
 		return REFUSE(STATUS_USAGE, "%s",
 			      *error.text ? error.text : nvs_strerror(error.code));
+	if (!values.paths.n && (values.tbw || values.result || values.daily_writes))
+		return REFUSE(STATUS_USAGE,
+			      "--tbw, --result and --daily-writes are of the drives below a path: "
+			      "name it by --nvme-path");
 	report.machine.size = sizeof(report.machine);
 	if (nvs_machine_get_info(&report.machine, &error))
 		return REFUSE(STATUS_FAILED, "%s", error.text);
