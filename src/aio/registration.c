@@ -147,7 +147,7 @@ int aio_register_most(struct nvs_aio *aio, void *data, size_t nbytes, size_t *do
 		rc = nvs_aio_register_memory(aio, data, nbytes);
 	}
 	*done = rc ? 0 : nbytes;
-	return rc ? rc : first;
+	return rc ?: first;
 }
 
 void aio_memory_add(struct nvs_aio *aio, struct aio_memory *memory, void *data)

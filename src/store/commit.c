@@ -63,8 +63,7 @@ int store_read_manifest(struct store *store, bool rollback, struct nvs_error *er
 	struct member *first = &store->members[0];
 	int rc = slots_open(&store->slots, first, error);
 
-	if (!rc)
-		rc = slots_read(&store->slots, first, rollback, &store->found, &store->log, error);
+	rc = rc ?: slots_read(&store->slots, first, rollback, &store->found, &store->log, error);
 	if (rc)
 		return rc;
 	store->manifest = store->found.header;
@@ -98,8 +97,7 @@ int store_begin_writing(struct store *store, struct nvs_error *error)
 	int rc = slots_complete(&store->slots, &store->members[0], false, error);
 
 	/* A missing manifest file was just created again. */
-	if (!rc)
-		rc = member_sync_names(&store->members[0], error);
+	rc = rc ?: member_sync_names(&store->members[0], error);
 	if (rc)
 		return rc;
 	/* The writer of the newest label may have been killed before it was durable on both places.
@@ -205,7 +203,7 @@ static int check_places(struct store *store, struct nvs_error *error)
 
 	for (unsigned i = 0; i < store->nmembers && !rc; i++)
 		rc = member_check_place(&store->members[i], error);
-	return rc ? rc : slots_check_places(&store->slots, &store->members[0], error);
+	return rc ?: slots_check_places(&store->slots, &store->members[0], error);
 }
 
 static int replace_manifest(struct store *store, const uint8_t *bytes,
@@ -225,11 +223,9 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 		return rc;
 	}
 	rc = slots_write(&store->slots, bytes, nbytes, error);
-	if (!rc)
-		rc = slots_sync(&store->slots, error);
+	rc = rc ?: slots_sync(&store->slots, error);
 	/* Again, since syncing may have taken long. */
-	if (!rc)
-		rc = check_places(store, error);
+	rc = rc ?: check_places(store, error);
 	/* Until a label names it, the manifest does not count. */
 	if (rc)
 		return rc;
@@ -237,7 +233,7 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 	for (unsigned i = store->nmembers; i-- > 1 && !rc;)
 		if (member_has_copy(&store->members[i], LABEL_DAMAGED))
 			rc = member_write_label(&store->members[i], error);
-	rc = rc ? rc : relabel(store, header->generation, error);
+	rc = rc ?: relabel(store, header->generation, error);
 	if (rc) {
 		struct nvs_error first = *error, second = {.size = sizeof(second)};
 
@@ -275,8 +271,7 @@ static int write_commit(struct store *store, const struct store_entry *entries, 
 	uint8_t *bytes;
 	int rc = check_places(store, error);
 
-	if (!rc)
-		rc = take_back_failed_commit(store, error);
+	rc = rc ?: take_back_failed_commit(store, error);
 	if (rc)
 		return rc;
 	/* The highest number in any label or manifest, including those of commits that were cut

@@ -109,10 +109,8 @@ int store_open_files(struct store **out, struct nvs_aio *aio, const struct weigh
 	store->read_only = store->direct = true;
 	store->unit = UNIT_READ;
 	rc = copy_names(store, weights, error);
-	if (!rc)
-		rc = open_members(store, weights, members, error);
-	if (!rc)
-		rc = file_create(aio, members, (unsigned)n, 0, false, true, &store->file, error);
+	rc = rc ?: open_members(store, weights, members, error);
+	rc = rc ?: file_create(aio, members, (unsigned)n, 0, false, true, &store->file, error);
 	for (size_t i = 0; i < n && rc; i++) {
 		member_close_fd(&members[i].fd);
 		member_close_fd(&members[i].direct_fd);

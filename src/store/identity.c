@@ -178,8 +178,7 @@ int store_begin_keeping(struct store *store, struct nvs_error *error)
 {
 	int rc = slots_open(&store->slots, &store->members[0], error);
 
-	if (!rc)
-		rc = slots_complete(&store->slots, &store->members[0], true, error);
+	rc = rc ?: slots_complete(&store->slots, &store->members[0], true, error);
 	/* All is in place but the labels that lead to it. */
 	for (unsigned i = 0; i < store->nmembers && !rc; i++)
 		rc = member_sync_names(&store->members[i], error);

@@ -63,12 +63,11 @@ static int reopen_store(struct store *store, struct nvs_aio *aio,
 	if (!rc)
 		rc = members_open_file(store->members, store->nmembers, store->stripe, aio,
 				       &store->file, error);
-	if (!rc)
-		rc = store_open_space(store, error);
+	rc = rc ?: store_open_space(store, error);
 	if (rc || store->read_only)
 		return rc;
 	rc = make_private(store, error);
-	return rc ? rc : store_begin_writing(store, error);
+	return rc ?: store_begin_writing(store, error);
 }
 
 static int create_store(struct store *store, struct nvs_aio *aio,
@@ -86,13 +85,11 @@ static int create_store(struct store *store, struct nvs_aio *aio,
 	store->stripe = round_to_unit(options->stripe_size ? options->stripe_size
 							   : aio_settings(aio)->block_size,
 				      store->unit);
-	if (!rc)
-		rc = store_begin(store, options, error);
+	rc = rc ?: store_begin(store, options, error);
 	if (!rc)
 		rc = members_open_file(store->members, store->nmembers, store->stripe, aio,
 				       &store->file, error);
-	if (!rc)
-		rc = store_open_space(store, error);
+	rc = rc ?: store_open_space(store, error);
 	return rc || !store->keep ? rc : store_begin_keeping(store, error);
 }
 
@@ -148,8 +145,7 @@ int store_open(struct store **out, struct nvs_aio *aio, const struct store_optio
 	store->direct = true;
 	store->unit = UNIT_MIN;
 	rc = open_members(store, options, error);
-	if (!rc)
-		rc = store_identify(store, options, &found, error);
+	rc = rc ?: store_identify(store, options, &found, error);
 	if (!rc && !store->read_only)
 		rc = budget_open(store, options->write_budget, error);
 	for (unsigned i = 0; i < store->nmembers && !rc; i++) {

@@ -437,8 +437,7 @@ void slots_mark(struct slots *slots, const struct manifest_header *header,
 			continue;
 		rc = disk_write(slot->fd, slot->path, bytes, sizeof(bytes), slot->base, &error);
 		disk_count(&slots->written, sizeof(bytes));
-		if (!rc)
-			rc = disk_sync(slot->fd, slot->path, &error);
+		rc = rc ?: disk_sync(slot->fd, slot->path, &error);
 		slot->committed = !rc;
 		if (!rc)
 			continue;

@@ -136,7 +136,7 @@ int nvs_aio_wait(struct nvs_aio *aio, struct nvs_request *const *requests, size_
 		for (size_t i = 0; i < n; i++) {
 			int its = see(requests[i], i, rc ? NULL : error);
 
-			rc = rc ? rc : its;
+			rc = rc ?: its;
 		}
 	}
 	unname(aio->requests, requests, n);

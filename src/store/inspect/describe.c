@@ -107,7 +107,7 @@ int nvs_store_get_copy(const struct nvs_store *store, unsigned index, struct nvs
 	rc = describe_copy(store, index, &full);
 	if (!rc)
 		check_copy(&full);
-	return rc ? rc : struct_out(copy, &full, sizeof(full));
+	return rc ?: struct_out(copy, &full, sizeof(full));
 }
 
 /* ---- The whole, and tensors ---- */

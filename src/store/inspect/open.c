@@ -205,8 +205,7 @@ int nvs_store_open(const struct nvs_store_place *asked, unsigned flags, struct n
 	store->info.optimizer = place.optimizer;
 	store->info.nmembers = place.npaths;
 	rc = open_members(store, &place, flags & NVS_STORE_LOCK, error);
-	if (!rc)
-		rc = inspect_read(store, error);
+	rc = rc ?: inspect_read(store, error);
 	if (rc) {
 		nvs_store_close(store);
 		return rc;

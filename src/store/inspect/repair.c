@@ -81,17 +81,15 @@ static int write_slot(struct nvs_store *store, unsigned i, struct nvs_error *err
 	manifest_check(&store->found);
 	if (slot->owned)
 		rc = file_may_grow(slot->path, MANIFEST_HEADER_BYTES + header->body_bytes, error);
-	rc = rc ? rc : open_slot(store, i, &fd, error);
+	rc = rc ?: open_slot(store, i, &fd, error);
 	if (rc)
 		return rc;
 	manifest_encode_header(header, bytes);
 	if (header->body_bytes)
 		rc = disk_write(fd, slot->path, store->found.body, header->body_bytes,
 				slot->base + MANIFEST_HEADER_BYTES, error);
-	if (!rc)
-		rc = disk_write(fd, slot->path, bytes, sizeof(bytes), slot->base, error);
-	if (!rc)
-		rc = disk_sync(fd, slot->path, error);
+	rc = rc ?: disk_write(fd, slot->path, bytes, sizeof(bytes), slot->base, error);
+	rc = rc ?: disk_sync(fd, slot->path, error);
 	close(fd);
 	if (!rc && slot->owned && fsync(store->members[0].directory_fd))
 		rc = member_cannot(error, "make durable the name", slot->path, -errno);
@@ -113,7 +111,7 @@ static int unmark_slot(const struct nvs_store *store, unsigned i, struct nvs_err
 		header.committed = false;
 		manifest_encode_header(&header, bytes);
 		rc = disk_write(fd, slot->path, bytes, sizeof(bytes), slot->base, error);
-		rc = rc ? rc : disk_sync(fd, slot->path, error);
+		rc = rc ?: disk_sync(fd, slot->path, error);
 	}
 	close(fd);
 	return rc;
@@ -129,8 +127,7 @@ static int roll_back(struct nvs_store *store, struct nvs_store_repairs *repairs,
 	int rc;
 
 	rc = slots_read(&store->slots, &store->members[0], true, &store->found, &silent, error);
-	if (!rc)
-		rc = inspect_check_data(store, error);
+	rc = rc ?: inspect_check_data(store, error);
 	if (rc)
 		return rc;
 	repairs->lost = store->slots.last;

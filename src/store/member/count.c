@@ -92,10 +92,9 @@ static int write_count(const struct member *member, const char *path, uint64_t c
 
 	snprintf(text, sizeof(text), COUNT_FORMAT, count);
 	rc = disk_write(member->count_fd, path, text, COUNT_BYTES, 0, error);
-	if (!rc)
-		rc = disk_sync(member->count_fd, path, error);
+	rc = rc ?: disk_sync(member->count_fd, path, error);
 	/* The file may be new. */
-	return rc ? rc : disk_sync(member->nvswap_fd, path, error);
+	return rc ?: disk_sync(member->nvswap_fd, path, error);
 }
 
 int member_change_count(struct member *member, uint64_t add, uint64_t subtract, uint64_t limit,
@@ -104,8 +103,7 @@ int member_change_count(struct member *member, uint64_t add, uint64_t subtract, 
 	char *path = NULL, had[32], may[32];
 	int rc = member_compose(&path, error, "%s/nvswap/" MEMBER_COUNT_NAME, member->parent);
 
-	if (!rc)
-		rc = lock_count(member, path, error);
+	rc = rc ?: lock_count(member, path, error);
 	if (rc) {
 		free(path);
 		return rc;

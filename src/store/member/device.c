@@ -63,8 +63,7 @@ int member_open_device(struct member *members, unsigned index, const char *path,
 	member->kind = MEMBER_RAW;
 	member->dev = st->st_rdev;
 	rc = member_compose(&member->path, error, "%s", path);
-	if (!rc)
-		rc = member_named_twice(members, index, error);
+	rc = rc ?: member_named_twice(members, index, error);
 	if (rc)
 		return rc;
 	do
@@ -91,10 +90,8 @@ int member_open_device(struct member *members, unsigned index, const char *path,
 				 "kept store on it with \"nvswap\": {\"read_only\": true}",
 				 path, path);
 	rc = member_lock(member, error);
-	if (!rc)
-		rc = measure_device(member, index, error);
+	rc = rc ?: measure_device(member, index, error);
 	member->expected = index && members[0].label.kept && index < members[0].label.count;
-	if (!rc)
-		rc = member_read_label(member, error);
+	rc = rc ?: member_read_label(member, error);
 	return rc || !member->blank ? rc : check_wiped(member, error);
 }

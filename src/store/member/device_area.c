@@ -97,8 +97,7 @@ int member_clear_places(const struct member *member, int fd, struct nvs_error *e
 		if (manifest_number(member, i))
 			rc = disk_write(fd, member->path, zeros, sizeof(zeros), manifest_place(i),
 					error);
-	if (!rc)
-		rc = disk_sync(fd, member->path, error);
+	rc = rc ?: disk_sync(fd, member->path, error);
 	/* The second first: an older version knows only the first. */
 	for (unsigned i = LABEL_COPY_COUNT; i-- > 0 && !rc;) {
 		int there = disk_read(member->fd, member->path, bytes, sizeof(bytes),
@@ -109,7 +108,7 @@ int member_clear_places(const struct member *member, int fd, struct nvs_error *e
 			rc = disk_write(fd, member->path, zeros, sizeof(zeros), i * LABEL_DISTANCE,
 					error);
 	}
-	return rc ? rc : disk_sync(fd, member->path, error);
+	return rc ?: disk_sync(fd, member->path, error);
 }
 
 void member_clear_device(struct member *member, const struct nvs_log *log)

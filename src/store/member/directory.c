@@ -92,7 +92,7 @@ static int step_down(struct member *member, int from_fd, const char *name, const
 	if (*fd >= 0) {
 		int rc = member_check_owner(*fd, path, error);
 
-		return rc ? rc : member_check_entries(*fd, path, ours, error);
+		return rc ?: member_check_entries(*fd, path, ours, error);
 	}
 	if (errno == ENOENT)
 		return member->read_only ? nothing_there(path, error) : MEMBER_GONE;
@@ -200,8 +200,7 @@ static int open_data(struct member *members, unsigned index, struct nvs_error *e
 	member->dev = st.st_dev;
 	member->ino = st.st_ino;
 	rc = member_named_twice(members, index, error);
-	if (!rc)
-		rc = member_lock(member, error);
+	rc = rc ?: member_lock(member, error);
 	if (rc)
 		return rc;
 	/*
@@ -235,15 +234,14 @@ int member_open_in_directory(struct member *members, unsigned index, const char 
 		if (!rc)
 			rc = step_down(member, member->parent_fd, "nvswap", member->path,
 				       member_is_entry_name, &member->nvswap_fd, error);
-		if (!rc)
-			rc = member_compose(&member->directory, error, "%s/nvswap/%s", path, name);
+		rc = rc ?: member_compose(&member->directory, error, "%s/nvswap/%s", path, name);
 		if (!rc) {
 			rc = step_down(member, member->nvswap_fd, name, member->directory,
 				       member_is_file_name, &member->directory_fd, error);
 			if (!rc)
 				rc = member_compose(&member->path, error, "%s/nvswap/%s/data", path,
 						    name);
-			rc = rc ? rc : open_data(members, index, error);
+			rc = rc ?: open_data(members, index, error);
 		}
 		if (rc != MEMBER_GONE)
 			return rc;

@@ -217,8 +217,7 @@ static int write_copy(struct member *member, unsigned copy, const uint8_t *bytes
 	assert(member->copies[copy] != LABEL_WHOLE);
 	rc = disk_write(member->fd, member->path, bytes, LABEL_BYTES, copy * LABEL_DISTANCE, error);
 	disk_count(&member->written, LABEL_BYTES);
-	if (!rc)
-		rc = disk_sync(member->fd, member->path, error);
+	rc = rc ?: disk_sync(member->fd, member->path, error);
 	/* After an error it is unknown what the drive has. */
 	member->copies[copy] = rc ? LABEL_DAMAGED : LABEL_WHOLE;
 	return rc;
