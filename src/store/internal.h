@@ -6,7 +6,7 @@
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	bytes: disk label manifest
- *	member: member names count device_area label_io device directory member/open space
+ *	member: member names count label_io device member/open space
  *	store: slots budget sources reserve commit identity open files
  *	inspect: read inspect/open describe find verify remove repair
  */
