@@ -7,7 +7,7 @@
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	bytes: disk label manifest
  *	member: member names count label_io device member/open space
- *	store: slots budget sources reserve commit identity open files
+ *	store: slots budget reserve commit open files
  *	inspect: read inspect/open describe find verify remove repair
  */
 #ifndef STORE_INTERNAL_H
@@ -33,6 +33,16 @@ struct budget {
 	struct budget_share shares[NVS_PATHS_MAX]; /* by member */
 };
 
+/* A file of others. */
+struct source {
+	char *path; /* as the caller names it */
+	char *full; /* the same, wherever the process goes */
+	struct stamp stamp;
+	int fd;		/* of the nvs_file */
+	uint64_t first; /* the offset of its first byte there */
+	bool reported;	/* by store_report_file() */
+};
+
 struct store {
 	struct nvs_log log;
 	unsigned nmembers;
@@ -41,7 +51,8 @@ struct store {
 	uint64_t stripe;
 	bool keep, read_only, direct;
 	struct nvs_file *file;
-	struct sources *sources; /* of a store of files of others, which has no members; or NULL */
+	struct source *sources; /* of a store of files of others, which has no members; or NULL */
+	size_t nsources;
 
 	pthread_mutex_t lock;	 /* of the following; taken behind the other two */
 	struct extents *extents; /* in units */
@@ -65,25 +76,6 @@ struct store {
 /* ---- open.c ---- */
 /* A store to be opened, which store_close() frees. NULL: out of memory. */
 struct store *store_new(void);
-
-/* ---- sources.c: files of others ---- */
-struct source {
-	char *path; /* as the caller names it */
-	char *full; /* the same, wherever the process goes */
-	struct stamp stamp;
-	int fd;		/* of the nvs_file */
-	uint64_t first; /* the offset of its first byte there */
-	bool reported;	/* by store_report_file() */
-};
-
-struct sources {
-	size_t n;
-	struct source source[];
-};
-
-void sources_free(struct sources *sources);
-/* Of the first one. */
-const char *sources_path(const struct sources *sources);
 
 /* ---- budget.c ---- */
 /*
@@ -110,17 +102,5 @@ void store_commit_check(const struct store *store);
 int store_read_manifest(struct store *store, bool rollback, struct nvs_error *error);
 /* The last step of reopening a store that is not read-only, and the first that changes it. */
 int store_begin_writing(struct store *store, struct nvs_error *error);
-
-/* ---- identity.c ---- */
-/*
- * Whether the open members hold the kept store to reopen (*found) or are free for a new one.
- * Anything else is refused; the error says what to do.
- */
-int store_identify(const struct store *store, const struct store_options *options, bool *found,
-		   struct nvs_error *error);
-/* Writes labels that make the members one store, not kept yet. */
-int store_begin(struct store *store, const struct store_options *options, struct nvs_error *error);
-/* The last step of creating a kept store: from here on it can be reopened. */
-int store_begin_keeping(struct store *store, struct nvs_error *error);
 
 #endif

@@ -35,7 +35,7 @@ bool store_direct(const struct store *store)
 
 const char *store_path(const struct store *store)
 {
-	return store->sources ? sources_path(store->sources) : store->members[0].path;
+	return store->sources ? store->sources[0].path : store->members[0].path;
 }
 
 /* The space grows in multiples of this: whole rows of stripes. */
