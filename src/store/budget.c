@@ -80,15 +80,15 @@ int budget_open(struct store *store, uint64_t limit, struct nvs_error *error)
 				store->members[i].path);
 	store->budget.limit = limit;
 	for (unsigned i = 0; i < store->nmembers && !rc; i++) {
-		struct budget_share *share = &store->budget.shares[i];
+		struct member *member = &store->members[i];
+		uint64_t ahead = ahead_bytes(store);
 
-		rc = member_change_count(&store->members[i], ahead_bytes(store), 0, limit, &count,
-					 error);
+		rc = member_change_count(member, (int64_t)ahead, limit, &count, error);
 		if (rc)
 			break;
-		share->counted = ahead_bytes(store);
-		share->next = share->counted / 2;
-		warn_of_count(store, i, count - share->counted);
+		member->counted = ahead;
+		member->count_next = ahead / 2;
+		warn_of_count(store, i, count - ahead);
 	}
 	return rc;
 }
@@ -96,15 +96,13 @@ int budget_open(struct store *store, uint64_t limit, struct nvs_error *error)
 /* Has the path's file count `nbytes` for this run, of which it has written all but `ahead`. */
 static void count_run(struct store *store, unsigned i, uint64_t nbytes, uint64_t ahead)
 {
-	struct budget_share *share = &store->budget.shares[i];
+	struct member *member = &store->members[i];
 	struct nvs_error error = {.size = sizeof(error)};
 	uint64_t count;
-	int rc = member_change_count(&store->members[i], nbytes - min_u64(share->counted, nbytes),
-				     share->counted - min_u64(nbytes, share->counted), UINT64_MAX,
-				     &count, &error);
 
-	if (!rc) {
-		share->counted = nbytes;
+	if (!member_change_count(member, (int64_t)(nbytes - member->counted), UINT64_MAX, &count,
+				 &error)) {
+		member->counted = nbytes;
 		warn_of_count(store, i, count - min_u64(ahead, count));
 	} else if (!store->budget.failed) {
 		store->budget.failed = true;
@@ -118,7 +116,7 @@ bool store_budget_due(const struct store *store)
 {
 	for (unsigned i = 0; i < store->nmembers && store->budget.limit; i++)
 		if (member_written(store, i) >=
-		    __atomic_load_n(&store->budget.shares[i].next, __ATOMIC_RELAXED))
+		    __atomic_load_n(&store->members[i].count_next, __ATOMIC_RELAXED))
 			return true;
 	return false;
 }
@@ -128,10 +126,10 @@ void store_budget_count(struct store *store)
 	for (unsigned i = 0; i < store->nmembers; i++) {
 		uint64_t written = member_written(store, i), ahead = ahead_bytes(store);
 
-		if (written < store->budget.shares[i].next)
+		if (written < store->members[i].count_next)
 			continue;
 		count_run(store, i, written + ahead, ahead);
-		__atomic_store_n(&store->budget.shares[i].next, written + ahead / 2,
+		__atomic_store_n(&store->members[i].count_next, written + ahead / 2,
 				 __ATOMIC_RELAXED);
 	}
 }
@@ -139,6 +137,6 @@ void store_budget_count(struct store *store)
 void budget_close(struct store *store)
 {
 	for (unsigned i = 0; i < store->nmembers; i++)
-		if (store->budget.shares[i].counted)
+		if (store->members[i].counted)
 			count_run(store, i, member_written(store, i), 0);
 }

@@ -127,9 +127,7 @@ const struct store_entry *store_entries(const struct store *store, size_t *n)
 
 struct store_note store_found_note(const struct store *store)
 {
-	struct store_note note = manifest_note(&store->found);
-
-	return note;
+	return manifest_note(&store->found);
 }
 
 uint64_t store_generation(struct store *store)
@@ -223,7 +221,6 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 		return rc;
 	}
 	rc = slots_write(&store->slots, bytes, nbytes, error);
-	rc = rc ?: slots_sync(&store->slots, error);
 	/* Again, since syncing may have taken long. */
 	rc = rc ?: check_places(store, error);
 	/* Until a label names it, the manifest does not count. */
@@ -290,7 +287,9 @@ static int write_commit(struct store *store, const struct store_entry *entries, 
 	bytes = manifest_encode(store->members[0].label.id, highest + 1, entries, n, note, &header);
 	if (!bytes)
 		return error_no_memory(error, "writing the manifest");
-	manifest_stamp(bytes, (uint64_t)time(NULL), &header);
+	header.made = (uint64_t)time(NULL);
+	header.writer = NVS_VERSION_MAJOR << 16 | NVS_VERSION_MINOR << 8 | NVS_VERSION_PATCH;
+	manifest_encode_header(&header, bytes);
 
 	/* A write always moves the tensor's contents, so equal entries have equal contents. */
 	bool unchanged = last->generation &&

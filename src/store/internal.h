@@ -8,7 +8,7 @@
  *	bytes: disk label manifest
  *	member: member names count label_io device member/open space
  *	store: slots budget reserve commit open files
- *	inspect: read inspect/open describe find verify remove repair
+ *	inspect: read inspect/open describe find verify change
  */
 #ifndef STORE_INTERNAL_H
 #define STORE_INTERNAL_H
@@ -21,16 +21,9 @@
 #include "store/slots.h"
 #include "store/store.h"
 
-/* The write budget of a path. */
-struct budget_share {
-	uint64_t counted; /* bytes of this run in the path's file `written`, ahead of the writes */
-	uint64_t next;	  /* so many bytes written, and more is to be added; atomic */
-};
-
 struct budget {
 	uint64_t limit; /* bytes; 0: none */
 	bool warned, failed;
-	struct budget_share shares[NVS_PATHS_MAX]; /* by member */
 };
 
 /* A file of others. */

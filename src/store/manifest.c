@@ -195,13 +195,6 @@ uint8_t *manifest_encode(const uint8_t id[STORE_ID_SIZE], uint64_t generation,
 	return bytes;
 }
 
-void manifest_stamp(uint8_t *bytes, uint64_t made, struct manifest_header *header)
-{
-	header->made = made;
-	header->writer = NVS_VERSION_MAJOR << 16 | NVS_VERSION_MINOR << 8 | NVS_VERSION_PATCH;
-	manifest_encode_header(header, bytes);
-}
-
 /* ---- Decoding ---- */
 
 int manifest_decode_header(const uint8_t bytes[MANIFEST_HEADER_BYTES],

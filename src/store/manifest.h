@@ -38,8 +38,6 @@ uint64_t manifest_bytes(const struct store_entry *entries, size_t n, const struc
 uint8_t *manifest_encode(const uint8_t id[STORE_ID_SIZE], uint64_t generation,
 			 const struct store_entry *entries, size_t n, const struct store_note *note,
 			 struct manifest_header *header);
-/* Writes into encoded bytes when the commit is made, and by which version of the library. */
-void manifest_stamp(uint8_t *bytes, uint64_t made, struct manifest_header *header);
 /* Writes the header's bytes; they are those that were decoded. */
 void manifest_encode_header(const struct manifest_header *header,
 			    uint8_t bytes[MANIFEST_HEADER_BYTES]);

@@ -29,8 +29,6 @@ int slots_open(struct slots *slots, const struct member *member, struct nvs_erro
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
 		slots->slot[i] = (struct slot){.fd = -1};
 	slots->current = MANIFEST_TURN_COUNT;
-	slots->read_only = member->read_only;
-	slots->complete = false;
 	for (unsigned i = 0; !rc && i < MANIFEST_SLOT_COUNT; i++) {
 		struct slot *slot = &slots->slot[i];
 		char name[MANIFEST_NAME];
@@ -76,8 +74,6 @@ int slots_complete(struct slots *slots, const struct member *member, bool fresh,
 		if (!rc)
 			cow_turn_off(slot->fd);
 	}
-	slots->complete = !rc;
-	slots_check(slots);
 	return rc;
 }
 
@@ -94,11 +90,10 @@ void slots_close(struct slots *slots)
 void slots_check(const struct slots *slots)
 {
 	assert(slots->current <= MANIFEST_TURN_COUNT);
-	assert(!slots->complete || !slots->read_only);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		const struct slot *slot = &slots->slot[i];
 
-		assert(slot->path && (slot->fd >= 0 || !slots->complete));
+		assert(slot->path);
 		assert(slot->generation <= slots->highest);
 		assert(memchr(slot->why, 0, sizeof(slot->why)));
 		assert(slot->owned ? !slot->base && slot->capacity == MANIFEST_BYTES_MAX
@@ -199,21 +194,23 @@ static int read_body(struct slot *slot, uint32_t unit, struct found_slot *found)
 	return 0;
 }
 
-/* Reads the slots with manifest number `generation`; *slot is the first that is whole, or none. */
+/*
+ * Reads the slots with manifest number `generation`, and returns the first that is whole;
+ * MANIFEST_SLOT_COUNT: there is none. -ENOMEM.
+ */
 static int find_generation(struct slots *slots, uint64_t generation, uint32_t unit,
-			   struct found_slot *found, unsigned *slot)
+			   struct found_slot *found)
 {
-	int rc = 0;
+	int slot = MANIFEST_SLOT_COUNT;
 
-	*slot = MANIFEST_SLOT_COUNT;
-	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++) {
+	for (int i = MANIFEST_SLOT_COUNT; i-- > 0;) {
 		if (!found[i].headed || slots->slot[i].generation != generation)
 			continue;
-		rc = read_body(&slots->slot[i], unit, &found[i]);
-		if (found[i].whole && *slot == MANIFEST_SLOT_COUNT)
-			*slot = i;
+		if (read_body(&slots->slot[i], unit, &found[i]))
+			return -ENOMEM;
+		slot = found[i].whole ? i : slot;
 	}
-	return rc;
+	return slot;
 }
 
 /*
@@ -261,37 +258,39 @@ static int last_is_lost(const struct slots *slots, const struct member *first,
 			 slots->slot[0].path, slots->last, text, remedy);
 }
 
+/* The slot of the manifest to use. -ENOMEM, -EUCLEAN. */
 static int find_manifest(struct slots *slots, const struct member *first, bool rollback,
-			 struct found_slot *found, unsigned *slot, struct nvs_error *error)
+			 struct found_slot *found, struct nvs_error *error)
 {
 	const struct label *label = &first->label;
 	uint64_t older = label->generation;
-	int rc = find_generation(slots, older, label->unit, found, slot);
+	int slot = find_generation(slots, older, label->unit, found);
 
-	if (rc || (*slot < MANIFEST_SLOT_COUNT && slots->last == older))
-		return rc ? error_no_memory(error, "reading or writing the manifest") : 0;
-	if (*slot == MANIFEST_SLOT_COUNT) {
+	if (slot >= 0 && slot < MANIFEST_SLOT_COUNT && slots->last == older)
+		return slot;
+	if (slot == MANIFEST_SLOT_COUNT) {
 		/* The highest number below that a header has. */
 		older = 0;
 		for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
 			if (found[i].headed && slots->slot[i].generation < label->generation)
 				older = max_u64(older, slots->slot[i].generation);
-		if (older && find_generation(slots, older, label->unit, found, slot))
-			return error_no_memory(error, "reading or writing the manifest");
+		if (older)
+			slot = find_generation(slots, older, label->unit, found);
 	}
-	if (*slot == MANIFEST_SLOT_COUNT || !rollback)
-		return last_is_lost(slots, first, found, *slot < MANIFEST_SLOT_COUNT ? older : 0,
+	if (slot < 0)
+		return error_no_memory(error, "reading or writing the manifest");
+	if (slot == MANIFEST_SLOT_COUNT || !rollback)
+		return last_is_lost(slots, first, found, slot < MANIFEST_SLOT_COUNT ? older : 0,
 				    error);
 	slots->damaged = true;
-	return 0;
+	return slot;
 }
 
 int slots_read(struct slots *slots, const struct member *first, bool rollback,
 	       struct manifest *manifest, const struct nvs_log *log, struct nvs_error *error)
 {
 	struct found_slot found[MANIFEST_SLOT_COUNT] = {{.headed = false}};
-	unsigned slot = 0;
-	int rc = 0;
+	int slot = 0;
 
 	label_check(&first->label);
 	slots->current = MANIFEST_TURN_COUNT;
@@ -310,16 +309,17 @@ int slots_read(struct slots *slots, const struct member *first, bool rollback,
 			slots->last = max_u64(slots->last, header->generation);
 	}
 	if (slots->last)
-		rc = find_manifest(slots, first, rollback, found, &slot, error);
-	if (slots->last && !rc) {
+		slot = find_manifest(slots, first, rollback, found, error);
+	if (slots->last && slot >= 0) {
 		/* Takes the manifest over, and reports which copies are damaged. */
 		*manifest = found[slot].manifest;
 		found[slot].manifest = (struct manifest){.end = 0};
-		slots->current = slot % MANIFEST_TURN_COUNT;
+		slots->current = (unsigned)slot % MANIFEST_TURN_COUNT;
 		for (unsigned i = slots->current; i < MANIFEST_SLOT_COUNT;
 		     i += MANIFEST_TURN_COUNT) {
-			if (i == slot || (found[i].whole &&
-					  slots->slot[i].generation == manifest->header.generation))
+			if ((int)i == slot ||
+			    (found[i].whole &&
+			     slots->slot[i].generation == manifest->header.generation))
 				continue;
 			slots->damaged = true;
 			log_say(log, NVS_LOG_WARNING,
@@ -335,7 +335,7 @@ int slots_read(struct slots *slots, const struct member *first, bool rollback,
 	}
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
 		manifest_free(&found[i].manifest);
-	return rc;
+	return slot < 0 ? slot : 0;
 }
 
 /* ---- Writing ---- */
@@ -378,21 +378,11 @@ int slots_write(struct slots *slots, const uint8_t *bytes, uint64_t nbytes, stru
 		slot->committed = false;
 		slot->why[0] = 0;
 	}
-	return rc;
-}
-
-int slots_sync(struct slots *slots, struct nvs_error *error)
-{
-	int rc = 0;
-
+	/* On a device all slots are one file. */
 	for (unsigned i = not_current(slots); i < MANIFEST_SLOT_COUNT && !rc;
-	     i += MANIFEST_TURN_COUNT) {
-		const struct slot *slot = &slots->slot[i];
-
-		/* On a device all slots are one file. */
-		if (slot->owned || i < MANIFEST_TURN_COUNT)
-			rc = disk_sync(slot->fd, slot->path, error);
-	}
+	     i += MANIFEST_TURN_COUNT)
+		if (slots->slot[i].owned || i < MANIFEST_TURN_COUNT)
+			rc = disk_sync(slots->slot[i].fd, slots->slot[i].path, error);
 	return rc;
 }
 

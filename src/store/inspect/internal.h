@@ -34,9 +34,6 @@ int place_in(struct nvs_store_place *place, const struct nvs_store_place *from,
 void place_name(const struct nvs_store_place *place, char name[64]);
 /* Asserts what must hold of a store from nvs_store_open to nvs_store_close. */
 void inspect_check(const struct nvs_store *store);
-/* Opens a store as nvs_store_open with NVS_STORE_LOCK, and locks it against readers, too. */
-int sole_open(const struct nvs_store_place *place, struct nvs_store **store,
-	      struct nvs_error *error);
 
 /* ---- read.c ---- */
 /* Reads labels and manifests of the open members, and says in store->info what they are. */

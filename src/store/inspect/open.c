@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Opens and closes a store for inspection. Members are opened read-only by the layer's own
- * functions, so what is not nvswap's is refused here as anywhere. A process that changes a store
- * without an engine also locks it against readers, and sees that it is still below its path.
+ * functions, so what is not nvswap's is refused here as anywhere.
  */
 #include <fcntl.h>
 #include <inttypes.h>
@@ -230,49 +229,4 @@ void nvs_store_close(struct nvs_store *store)
 		member_close(&store->members[i]);
 	manifest_free(&store->found);
 	free(store);
-}
-
-int sole_open(const struct nvs_store_place *place, struct nvs_store **store,
-	      struct nvs_error *error)
-{
-	int rc = nvs_store_open(place, NVS_STORE_LOCK, store, error);
-
-	assert(rc || *store);
-	for (unsigned i = 0; !rc && i < (*store)->npaths; i++) {
-		struct member *member = &(*store)->members[i];
-
-		if (inspect_opened(*store, i)) {
-			/* Between the shared lock and this one another process may have removed the
-			 * store. */
-			rc = flock(member->fd, LOCK_EX | LOCK_NB) ? -errno : 0;
-			if (rc == -EWOULDBLOCK)
-				rc = error_set(
-					error, -EBUSY,
-					"a process reads the store at %s: wait until it ends",
-					member->path);
-			else if (rc)
-				rc = member_cannot(error, "lock", member->path, rc);
-			else
-				rc = member_check_place(member, error);
-		} else if (lacks_data(member)) {
-			bool locked = !flock(member->directory_fd, LOCK_EX | LOCK_NB);
-
-			/* The lock is on the data file. Where that is missing, manifests keep
-			 * engines from making another one, and other removers are kept out by a
-			 * lock of the directory. */
-			rc = member_find_manifests(member, error);
-			if (!rc &&
-			    (!locked || !member->has_manifests ||
-			     !faccessat(member->directory_fd, "data", F_OK, AT_SYMLINK_NOFOLLOW)))
-				rc = error_set(error, -EBUSY,
-					       "the store at %s is being changed by "
-					       "another process: try again",
-					       member->path);
-		}
-	}
-	if (rc) {
-		nvs_store_close(*store);
-		*store = NULL;
-	}
-	return rc;
 }

@@ -97,8 +97,8 @@ static int write_count(const struct member *member, const char *path, uint64_t c
 	return rc ?: disk_sync(member->nvswap_fd, path, error);
 }
 
-int member_change_count(struct member *member, uint64_t add, uint64_t subtract, uint64_t limit,
-			uint64_t *count, struct nvs_error *error)
+int member_change_count(struct member *member, int64_t change, uint64_t limit, uint64_t *count,
+			struct nvs_error *error)
 {
 	char *path = NULL, had[32], may[32];
 	int rc = member_compose(&path, error, "%s/nvswap/" MEMBER_COUNT_NAME, member->parent);
@@ -117,8 +117,8 @@ int member_change_count(struct member *member, uint64_t add, uint64_t subtract, 
 				 size_text(limit, may));
 	if (!rc) {
 		/* The user may have removed the file since this run added to it. */
-		*count -= min_u64(subtract, *count);
-		*count += min_u64(add, UINT64_MAX - *count);
+		*count += change < 0 ? -min_u64(-(uint64_t)change, *count)
+				     : min_u64((uint64_t)change, UINT64_MAX - *count);
 		rc = write_count(member, path, *count, error);
 	}
 	(void)flock(member->count_fd, LOCK_UN);

@@ -63,6 +63,9 @@ struct member {
 	struct label label; /* the newest valid copy */
 	enum label_copy copies[LABEL_COPY_COUNT]; /* what the drive has */
 	uint64_t written;			  /* bytes of labels; atomic */
+	/* With a write budget: the bytes of this run in the path's file `written`, ahead of the
+	 * writes; and how many are written when more is to be added, atomic. */
+	uint64_t counted, count_next;
 };
 
 /* The file or device that has the member's name, and the lock. */
@@ -160,12 +163,12 @@ static inline void manifest_name(unsigned i, char name[MANIFEST_NAME])
 int member_sync_names(const struct member *member, struct nvs_error *error);
 
 /*
- * Adds to the count of bytes written below the member's path, and subtracts; *count is the sum.
+ * Adds `change` to the count of bytes written below the member's path; *count is the sum.
  * -EDQUOT: it has reached `limit`, and stays. -EUCLEAN: the file has no count. -EBUSY: another
  * process holds its lock for long. Errors of the drive.
  */
-int member_change_count(struct member *member, uint64_t add, uint64_t subtract, uint64_t limit,
-			uint64_t *count, struct nvs_error *error);
+int member_change_count(struct member *member, int64_t change, uint64_t limit, uint64_t *count,
+			struct nvs_error *error);
 
 /*
  * -ESTALE: the path no longer leads to the open file, as after rm -r, mv or umount -l, so that a
