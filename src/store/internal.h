@@ -8,7 +8,7 @@
  *	bytes: disk label manifest
  *	member: member names count label_io device member/open space
  *	store: slots budget reserve commit open files
- *	inspect: read inspect/open describe find verify change
+ *	inspect: read inspect/open find verify change
  */
 #ifndef STORE_INTERNAL_H
 #define STORE_INTERNAL_H

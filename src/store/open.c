@@ -209,15 +209,10 @@ static int reopen_store(struct store *store, struct nvs_aio *aio,
 static int begin(struct store *store, const struct store_options *options, struct nvs_error *error)
 {
 	uint8_t id[STORE_ID_SIZE];
-	ssize_t n;
+	int rc = 0;
 
-	do
-		n = getrandom(id, STORE_ID_SIZE, 0);
-	while (n < 0 && errno == EINTR);
-
-	int rc = n == STORE_ID_SIZE ? 0
-				    : error_set(error, -EIO, "the kernel gives no random numbers");
-
+	if (getrandom(id, STORE_ID_SIZE, 0) != STORE_ID_SIZE)
+		rc = error_set(error, -EIO, "the kernel gives no random numbers");
 	/* What was kept is never begun anew. */
 	assert(!store->read_only && !is_kept(&store->members[0]));
 	for (unsigned i = 0; i < store->nmembers; i++)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What is constant in an open store, for the layers above; extents for tensors, and their space on
- * the drives. Reserving is all or nothing: after an error
- * extents and files are unchanged. The files grow without the lock, while extents may be released.
+ * the drives. Reserving is all or nothing: after an error extents and files are unchanged. The
+ * files grow without the lock, while extents may be released.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -67,11 +67,9 @@ void store_space_check(const struct store *store)
 /* Under the lock: of an extent that is reserved. */
 static void store_extent_check(const struct store *store, uint64_t offset, uint64_t nbytes)
 {
-	uint64_t size = extents_size(store->extents) * store->unit;
-
 	assert(offset % store->unit == 0);
-	assert(offset <= size);
-	assert(round_to_unit(nbytes, store->unit) <= size - offset);
+	assert(offset <= size_bytes(store));
+	assert(round_to_unit(nbytes, store->unit) <= size_bytes(store) - offset);
 	assert(nbytes || !offset);
 }
 
@@ -254,8 +252,10 @@ static int reserve_extents(struct store *store, const uint64_t *nbytes, size_t n
 	bool overflow = false;
 	int rc;
 
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++) {
+		offsets[i] = 0;
 		overflow |= __builtin_add_overflow(total, units_of(store, nbytes[i]), &total);
+	}
 	if (overflow || total > INT64_MAX / store->unit)
 		return error_set(error, -ENOSPC, "the tensors are more bytes than any drive has");
 	/* Allocate now what releasing them will need. */
@@ -271,11 +271,9 @@ static int reserve_extents(struct store *store, const uint64_t *nbytes, size_t n
 			/* Reserves each in a free gap, or behind the last extent if it fits
 			 * nowhere. */
 			rc = 0;
-
 			for (size_t i = 0; i < n; i++) {
 				uint64_t units = units_of(store, nbytes[i]);
 
-				offsets[i] = 0;
 				if (units && !extents_alloc(store->extents, units, &offsets[i])) {
 					offsets[i] *= store->unit;
 				} else if (units) {
@@ -298,9 +296,6 @@ static int reserve_extents(struct store *store, const uint64_t *nbytes, size_t n
 				offsets[i] *= store->unit;
 			}
 		}
-	} else if (!rc) {
-		for (size_t i = 0; i < n; i++)
-			offsets[i] = 0;
 	}
 	if (!rc)
 		store->live += n;

@@ -108,7 +108,7 @@ int nvs_store_find(const char *path, unsigned index, struct nvs_store_place *pla
 		   struct nvs_error *error)
 {
 	HOLD_CANCEL;
-	struct nvs_store_place full = {.rank = 0}, found = {.rank = 0};
+	struct nvs_store_place full = {.size = 0}, found = {.rank = 0};
 	struct nvs_store_place here = {.size = sizeof(here), .paths = &path, .npaths = 1};
 	struct nvs_store_info info = {.size = sizeof(info)};
 	struct nvs_store *store;

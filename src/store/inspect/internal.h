@@ -32,12 +32,11 @@ int place_in(struct nvs_store_place *place, const struct nvs_store_place *from,
 	     struct nvs_error *error);
 /* The name of the place's directory below each path. */
 void place_name(const struct nvs_store_place *place, char name[64]);
-/* Asserts what must hold of a store from nvs_store_open to nvs_store_close. */
-void inspect_check(const struct nvs_store *store);
-
 /* ---- read.c ---- */
 /* Reads labels and manifests of the open members, and says in store->info what they are. */
 int inspect_read(struct nvs_store *store, struct nvs_error *error);
+/* Asserts what must hold of a store from nvs_store_open to nvs_store_close. */
+void inspect_check(const struct nvs_store *store);
 /* -EUCLEAN: a member is truncated, so that the manifest names more than it has. */
 int inspect_check_data(const struct nvs_store *store, struct nvs_error *error);
 

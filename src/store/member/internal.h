@@ -19,8 +19,6 @@ int member_cannot(struct nvs_error *error, const char *what, const char *path, i
 int __attribute__((format(printf, 3, 4)))
 member_compose(char **text, struct nvs_error *error, const char *format, ...);
 
-/* Sets the fields of a member that is to be opened. */
-void member_start(struct member *member, bool read_only);
 void member_close_fd(int *fd);
 /* -EINVAL: a member before `index` is the same file or device. */
 int member_named_twice(const struct member *members, unsigned index, struct nvs_error *error);

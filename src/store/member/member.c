@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A member's fields: set before it is opened, freed when it is closed, and what must hold of them;
- * the errors of opening one; and its lock, which is on its file or device, so the kernel releases
- * it when the process ends.
+ * What must hold of a member's fields, the errors of opening one, and its lock, which is on its file
+ * or device, so the kernel releases it when the process ends.
  */
 #include "store/member/member.h"
 
@@ -16,20 +15,6 @@
 
 #include "base/clock.h"
 #include "store/member/internal.h"
-
-void member_start(struct member *member, bool read_only)
-{
-	/* Nothing of another member is lost. */
-	assert(!member->path && !member->directory && !member->parent);
-	*member = (struct member){.parent_fd = -1,
-				  .nvswap_fd = -1,
-				  .directory_fd = -1,
-				  .fd = -1,
-				  .direct_fd = -1,
-				  .count_fd = -1,
-				  .lock_fd = -1,
-				  .read_only = read_only};
-}
 
 void member_close_fd(int *fd)
 {

@@ -94,8 +94,8 @@ int member_make_private(const struct member *member, const struct nvs_log *log,
 			struct nvs_error *error);
 /*
  * For a store that is not kept: puts the data into a file without a name, which the kernel removes
- * however the process ends; the named file keeps the lock. Does nothing if the file system can't,
- * or the member is a device or host memory.
+ * however the process ends; the named file, empty, keeps the lock by which others find the store.
+ * Does nothing if the file system can't, or the member is a device or host memory.
  */
 int member_make_nameless(struct member *member, struct nvs_error *error);
 /* A member in host memory. */

@@ -63,18 +63,14 @@ static bool counts_not(const char *name)
 int member_check_entries(int fd, const char *path, member_name_fn *ours, struct nvs_error *error)
 {
 	DIR *directory = member_list(fd, ".");
+	char other[NAME_MAX + 1] = "", why[NAME_MAX + 64];
+	struct dirent *entry;
+	bool any = false;
 	int rc;
-	char other[NAME_MAX + 1], why[NAME_MAX + 64];
-	bool any;
 
 	if (!directory)
 		return errno == ENOENT ? MEMBER_GONE : member_cannot(error, "list", path, -errno);
-
-	struct dirent *entry;
-
 	/* Looks for an entry of nvswap's, and keeps the first of another name. */
-	other[0] = 0;
-	any = false;
 	errno = 0;
 	while (!any && (entry = readdir(directory))) {
 		if (counts_not(entry->d_name))
@@ -144,9 +140,8 @@ int member_check_name(const struct member *member, const char *name, int fd,
 		      struct nvs_error *error)
 {
 	char below[32];
-	int rc;
+	int rc = member_leads_to(member->directory_fd, name, fd);
 
-	rc = member_leads_to(member->directory_fd, name, fd);
 	if (rc == -ENOENT) {
 		snprintf(below, sizeof(below), "/%s", name);
 		return stale(member->directory, below, error);

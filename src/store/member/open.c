@@ -22,6 +22,21 @@
 
 /* ---- Opening ---- */
 
+/* Sets the fields of a member that is to be opened. */
+static void member_start(struct member *member, bool read_only)
+{
+	/* Nothing of another member is lost. */
+	assert(!member->path && !member->directory && !member->parent);
+	*member = (struct member){.parent_fd = -1,
+				  .nvswap_fd = -1,
+				  .directory_fd = -1,
+				  .fd = -1,
+				  .direct_fd = -1,
+				  .count_fd = -1,
+				  .lock_fd = -1,
+				  .read_only = read_only};
+}
+
 static int open_parent(struct member *member, const char *path, struct nvs_error *error)
 {
 	member->parent_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -323,11 +338,6 @@ bool member_remove_empty(int parent_fd, int nvswap_fd, const char *name)
 	return removed;
 }
 
-/*
- * The data of a store that is not kept has no name, so that nothing of it is left on the drive if
- * the process is killed. The file `data` is empty then; it has the lock, by which others find the
- * store.
- */
 int member_make_nameless(struct member *member, struct nvs_error *error)
 {
 	int fd;
