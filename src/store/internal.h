@@ -6,9 +6,9 @@
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	bytes: disk label manifest
- *	member: member names count label_io device member/open space
+ *	member: member count label_io device member/open space
  *	store: slots budget reserve commit open files
- *	inspect: read inspect/open find verify change
+ *	inspect: read inspect/open verify change
  */
 #ifndef STORE_INTERNAL_H
 #define STORE_INTERNAL_H

@@ -19,8 +19,7 @@ static int open_members(struct store *store, const struct store_options *options
 	char name[64];
 	int rc = 0;
 
-	snprintf(name, sizeof(name), "rank%" PRIu32 "%s", options->rank,
-		 options->optimizer ? "-optimizer" : "");
+	member_name(options->rank, options->optimizer, name);
 	if (!options->npaths) {
 		if (options->read_only)
 			return error_about(error, -ENODATA, "read_only", 0, 0,

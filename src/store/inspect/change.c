@@ -115,7 +115,7 @@ static bool remove_directories(const struct nvs_store_place *asked)
 
 	if (place_in(&place, asked, NULL))
 		return false;
-	place_name(&place, name);
+	member_name(place.rank, place.optimizer, name);
 	for (unsigned i = 0; i < place.npaths; i++) {
 		int parent_fd = open(place.paths[i], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 		int nvswap_fd = -1;

@@ -30,8 +30,6 @@ struct nvs_store {
 /* A place of the caller with its paths checked. -EINVAL, -E2BIG. */
 int place_in(struct nvs_store_place *place, const struct nvs_store_place *from,
 	     struct nvs_error *error);
-/* The name of the place's directory below each path. */
-void place_name(const struct nvs_store_place *place, char name[64]);
 /* ---- read.c ---- */
 /* Reads labels and manifests of the open members, and says in store->info what they are. */
 int inspect_read(struct nvs_store *store, struct nvs_error *error);

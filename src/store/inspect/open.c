@@ -1,19 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens and closes a store for inspection. Members are opened read-only by the layer's own
- * functions, so what is not nvswap's is refused here as anywhere.
+ * Finds the places of stores below a path, and opens and closes a store for inspection. Members are
+ * opened read-only by the layer's own functions, so what is not nvswap's is refused here as
+ * anywhere. Places are found by the names of directories: no store's files are opened but the label
+ * of a raw device, and no links below the path are followed.
  */
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "base/struct_size.h"
+#include "base/text.h"
 #include "base/threads/cancel.h"
 #include "store/inspect/internal.h"
 #include "store/member/internal.h"
@@ -34,11 +37,6 @@ int place_in(struct nvs_store_place *place, const struct nvs_store_place *from,
 			return error_set(error, -EINVAL, "path %u of the place is NULL or empty",
 					 i);
 	return 0;
-}
-
-void place_name(const struct nvs_store_place *place, char name[64])
-{
-	snprintf(name, 64, "rank%" PRIu32 "%s", place->rank, place->optimizer ? "-optimizer" : "");
 }
 
 /* ---- Members ---- */
@@ -100,7 +98,7 @@ static int open_members(struct nvs_store *store, const struct nvs_store_place *p
 		struct open_result *result = &store->open_results[i];
 		char name[64];
 
-		place_name(place, name);
+		member_name(place->rank, place->optimizer, name);
 		result->why = (struct nvs_error){.size = sizeof(result->why)};
 		result->rc = member_open(store->members, i, place->paths[i], name,
 					 lock ? MEMBER_READS : MEMBER_READS_BESIDE, &result->why);
@@ -187,4 +185,129 @@ void nvs_store_close(struct nvs_store *store)
 		member_close(&store->members[i]);
 	manifest_free(&store->found);
 	free(store);
+}
+
+/* ---- Finding ---- */
+
+/* In the order of places: by rank, parameters first. */
+static uint64_t key_of(const struct nvs_store_place *place)
+{
+	return (uint64_t)place->rank << 1 | place->optimizer;
+}
+
+/* False for another name, and for a rank that no engine makes, such as 007. */
+static bool place_of(const char *name, struct nvs_store_place *place)
+{
+	unsigned long long rank;
+	char *end, again[64];
+
+	if (!member_is_store_name(name))
+		return false;
+	errno = 0;
+	rank = strtoull(name + 4, &end, 10);
+	if (errno || rank > UINT32_MAX)
+		return false;
+	*place = (struct nvs_store_place){.rank = (uint32_t)rank, .optimizer = *end != 0};
+	member_name(place->rank, place->optimizer, again);
+	return !strcmp(name, again);
+}
+
+static int find_in(int fd, const char *path, unsigned index, struct nvs_store_place *place,
+		   struct nvs_error *error)
+{
+	DIR *directory = member_list(fd, ".");
+	uint64_t least = 0;
+	int rc = 0;
+
+	if (!directory)
+		return member_cannot(error, "list", path, -errno);
+	for (unsigned i = 0; i <= index && !rc; i++) {
+		struct dirent *entry;
+
+		/* The place with the lowest key of at least `least`. */
+		rc = -ENODATA;
+
+		rewinddir(directory);
+		while ((entry = readdir(directory))) {
+			struct nvs_store_place other;
+
+			if (!place_of(entry->d_name, &other) || key_of(&other) < least)
+				continue;
+			if (!rc && key_of(&other) >= key_of(place))
+				continue;
+			*place = other;
+			rc = 0;
+		}
+
+		least = rc ? 0 : key_of(place) + 1;
+	}
+	closedir(directory);
+	return rc ? error_set(error, rc, "%s holds no more stores", path) : 0;
+}
+
+static int find_below(const char *parent, unsigned index, struct nvs_store_place *place,
+		      struct nvs_error *error)
+{
+	int from_fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd, rc;
+	char path[PATH_MAX];
+
+	if (from_fd < 0 && errno == ENOENT && path_stands_for(parent))
+		return error_set(error, -ENOENT, "%s %s", parent, path_stands_for(parent));
+	if (from_fd < 0)
+		return member_cannot(error, "open", parent, -errno);
+	snprintf(path, sizeof(path), "%s/nvswap", parent);
+	fd = openat(from_fd, "nvswap", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	rc = fd < 0 ? -errno : member_check_owner(fd, path, error);
+	if (fd >= 0 && !rc)
+		rc = member_check_entries(fd, path, member_is_entry_name, error);
+	if (fd >= 0 && !rc)
+		rc = find_in(fd, path, index, place, error);
+	else if (rc == MEMBER_GONE || (fd < 0 && rc == -ENOENT))
+		rc = error_set(error, -ENODATA, "%s holds no store", parent);
+	else if (fd < 0 && (rc == -ENOTDIR || rc == -ELOOP))
+		rc = member_refuse(error, path, "is a symbolic link or no directory");
+	else if (fd < 0)
+		rc = rc == -EACCES ? member_not_permitted(from_fd, "nvswap", path, error)
+				   : member_cannot(error, "open", path, rc);
+	if (fd >= 0)
+		close(fd);
+	close(from_fd);
+	return rc;
+}
+
+int nvs_store_find(const char *path, unsigned index, struct nvs_store_place *place,
+		   struct nvs_error *error)
+{
+	HOLD_CANCEL;
+	struct nvs_store_place full = {.size = 0}, found = {.rank = 0};
+	struct nvs_store_place here = {.size = sizeof(here), .paths = &path, .npaths = 1};
+	struct nvs_store_info info = {.size = sizeof(info)};
+	struct nvs_store *store;
+	struct stat st;
+	int rc;
+
+	if (!path || !struct_sized(place))
+		return error_set(error, -EINVAL,
+				 "path or place is NULL, or place->size is not set");
+	memcpy(&full, place, place->size < sizeof(full) ? place->size : sizeof(full));
+	if (stat(path, &st) || !S_ISBLK(st.st_mode)) {
+		rc = find_below(path, index, &found, error);
+	} else if (index) {
+		rc = error_set(error, -ENODATA, "%s holds no more stores", path);
+	} else {
+		/* The place that the label of a raw device has; one that is damaged has none, and
+		 * rank 0. */
+		rc = nvs_store_open(&here, 0, &store, error);
+		if (!rc) {
+			rc = nvs_store_get_info(store, &info);
+			nvs_store_close(store);
+			found.rank = info.rank;
+			found.optimizer = info.optimizer;
+		}
+	}
+	if (rc)
+		return rc;
+	full.rank = found.rank;
+	full.optimizer = found.optimizer;
+	return struct_out(place, &full, sizeof(full));
 }

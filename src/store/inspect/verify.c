@@ -173,15 +173,17 @@ int nvs_store_verify(struct nvs_store *store, struct nvs_aio *aio, uint64_t firs
 		     struct nvs_store_verdict *verdicts, struct nvs_error *error)
 {
 	HOLD_CANCEL;
-	struct verifier verifier = {.first = first, .end = first + n, .tensor = first};
+	struct verifier verifier = {.store = store,
+				    .verdicts = verdicts,
+				    .first = first,
+				    .end = first + n,
+				    .tensor = first};
 	int rc = n ? check_verdicts(store, aio, first, n, verdicts, error)
 		   : (!store || !aio || !verdicts ? -EINVAL : 0);
 
 	if (rc || !n)
 		return rc;
 	inspect_check(store);
-	verifier.store = store;
-	verifier.verdicts = verdicts;
 	verifier.size = verdicts->size;
 	if (!store->file)
 		rc = open_for_reads(store, aio, error);

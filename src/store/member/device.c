@@ -35,22 +35,6 @@ static int check_wiped(struct member *member, struct nvs_error *error)
 	return rc;
 }
 
-static int measure_device(struct member *member, unsigned index, struct nvs_error *error)
-{
-	uint64_t nbytes;
-	char have[32], need[32];
-
-	if (ioctl(member->fd, BLKGETSIZE64, &nbytes))
-		return member_cannot(error, "learn the size of", member->path, -errno);
-	member->base = LABEL_AREA_BYTES + (index ? 0 : MANIFEST_SLOT_COUNT * RAW_MANIFEST_BYTES);
-	if (nbytes < member->base + UNIT_MAX)
-		return error_set(error, member->read_only ? -ENODATA : -ENOSPC,
-				 "%s has %s, and a store needs more than %s of it", member->path,
-				 size_text(nbytes, have), size_text(member->base, need));
-	member->capacity = nbytes - member->base;
-	return 0;
-}
-
 int member_open_device(struct member *members, unsigned index, const char *path,
 		       const struct stat *st, struct nvs_error *error)
 {
@@ -58,6 +42,8 @@ int member_open_device(struct member *members, unsigned index, const char *path,
 	uint64_t since = clock_ns();
 	const int access = member->read_only ? O_RDONLY : O_RDWR | O_EXCL;
 	struct stat opened;
+	char have[32], need[32];
+	uint64_t nbytes;
 	int rc, refuses_writes = 0;
 
 	member->kind = MEMBER_RAW;
@@ -90,8 +76,17 @@ int member_open_device(struct member *members, unsigned index, const char *path,
 				 "kept store on it with \"nvswap\": {\"read_only\": true}",
 				 path, path);
 	rc = member_lock(member, error);
-	rc = rc ?: measure_device(member, index, error);
+	if (rc)
+		return rc;
+	if (ioctl(member->fd, BLKGETSIZE64, &nbytes))
+		return member_cannot(error, "learn the size of", path, -errno);
+	member->base = LABEL_AREA_BYTES + (index ? 0 : MANIFEST_SLOT_COUNT * RAW_MANIFEST_BYTES);
+	if (nbytes < member->base + UNIT_MAX)
+		return error_set(error, member->read_only ? -ENODATA : -ENOSPC,
+				 "%s has %s, and a store needs more than %s of it", path,
+				 size_text(nbytes, have), size_text(member->base, need));
+	member->capacity = nbytes - member->base;
 	member->expected = index && members[0].label.kept && index < members[0].label.count;
-	rc = rc ?: member_read_label(member, error);
+	rc = member_read_label(member, error);
 	return rc || !member->blank ? rc : check_wiped(member, error);
 }

@@ -23,7 +23,6 @@ void member_close_fd(int *fd);
 /* -EINVAL: a member before `index` is the same file or device. */
 int member_named_twice(const struct member *members, unsigned index, struct nvs_error *error);
 
-/* ---- names.c ---- */
 /* opendir(3) of a directory in an open one, whose position stays. */
 DIR *member_list(int from_fd, const char *name);
 typedef bool member_name_fn(const char *name);

@@ -6,6 +6,7 @@
 #ifndef STORE_MEMBER_MEMBER_H
 #define STORE_MEMBER_MEMBER_H
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <sys/types.h>
 
@@ -67,6 +68,12 @@ struct member {
 	 * writes; and how many are written when more is to be added, atomic. */
 	uint64_t counted, count_next;
 };
+
+/* The name of a store's directory below each path. */
+static inline void member_name(uint32_t rank, bool optimizer, char name[64])
+{
+	snprintf(name, 64, "rank%" PRIu32 "%s", rank, optimizer ? "-optimizer" : "");
+}
 
 /* The file or device that has the member's name, and the lock. */
 static inline int member_named_fd(const struct member *member)
