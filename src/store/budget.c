@@ -44,7 +44,7 @@ uint64_t store_written(const struct store *store)
 
 static uint64_t ahead_bytes(const struct store *store)
 {
-	return max_u64(store->budget.limit / AHEAD_PART, AHEAD_MIN);
+	return max_u64(store->budget / AHEAD_PART, AHEAD_MIN);
 }
 
 static void warn_of_count(struct store *store, unsigned i, uint64_t count)
@@ -52,14 +52,14 @@ static void warn_of_count(struct store *store, unsigned i, uint64_t count)
 	const char *parent = store->members[i].parent;
 	char had[32], may[32];
 
-	if (store->budget.warned || count < store->budget.limit - store->budget.limit / 10)
+	if (store->budget_warned || count < store->budget - store->budget / 10)
 		return;
-	store->budget.warned = true;
+	store->budget_warned = true;
 	log_say(&store->log, NVS_LOG_WARNING,
 		"%s of the %s that nvswap.write_budget allows were written below %s: beyond it no "
 		"run starts there until the budget is raised, or %s/nvswap/" MEMBER_COUNT_NAME
 		" is removed",
-		size_text(count, had), size_text(store->budget.limit, may), parent, parent);
+		size_text(count, had), size_text(store->budget, may), parent, parent);
 }
 
 int budget_open(struct store *store, uint64_t limit, struct nvs_error *error)
@@ -67,7 +67,7 @@ int budget_open(struct store *store, uint64_t limit, struct nvs_error *error)
 	uint64_t count;
 	int rc = 0;
 
-	assert(!store->budget.limit && !store->read_only);
+	assert(!store->budget && !store->read_only);
 	if (!limit || store->members[0].kind == MEMBER_MEMORY)
 		return 0;
 	for (unsigned i = 0; i < store->nmembers; i++)
@@ -78,7 +78,7 @@ int budget_open(struct store *store, uint64_t limit, struct nvs_error *error)
 				"file beside the store: leave the key out, or give a directory on "
 				"a file system of the device",
 				store->members[i].path);
-	store->budget.limit = limit;
+	store->budget = limit;
 	for (unsigned i = 0; i < store->nmembers && !rc; i++) {
 		struct member *member = &store->members[i];
 		uint64_t ahead = ahead_bytes(store);
@@ -104,8 +104,8 @@ static void count_run(struct store *store, unsigned i, uint64_t nbytes, uint64_t
 				 &error)) {
 		member->counted = nbytes;
 		warn_of_count(store, i, count - min_u64(ahead, count));
-	} else if (!store->budget.failed) {
-		store->budget.failed = true;
+	} else if (!store->budget_failed) {
+		store->budget_failed = true;
 		log_say(&store->log, NVS_LOG_WARNING,
 			"what this run writes can't be counted for nvswap.write_budget: %s",
 			error.text);
@@ -114,7 +114,7 @@ static void count_run(struct store *store, unsigned i, uint64_t nbytes, uint64_t
 
 bool store_budget_due(const struct store *store)
 {
-	for (unsigned i = 0; i < store->nmembers && store->budget.limit; i++)
+	for (unsigned i = 0; i < store->nmembers && store->budget; i++)
 		if (member_written(store, i) >=
 		    __atomic_load_n(&store->members[i].count_next, __ATOMIC_RELAXED))
 			return true;

@@ -47,7 +47,7 @@ static void entries_check(const struct store *store, uint64_t size,
 {
 	for (size_t i = 0; i < n; i++) {
 		const struct store_entry *entry = &entries[i];
-		uint64_t length = round_to_unit(entry->nbytes, store->unit);
+		uint64_t length = align_up(entry->nbytes, store->unit);
 
 		entry_check(entry, store->unit);
 		assert(length <= size);
@@ -263,8 +263,10 @@ static int write_commit(struct store *store, const struct store_entry *entries, 
 			const struct store_note *note, struct nvs_error *error)
 {
 	const struct manifest_header *last = &store->manifest;
+	const struct slot *slot = &store->slots.slot[0];
 	struct manifest_header header;
-	uint64_t highest;
+	uint64_t highest, nbytes;
+	char need[32], have[32];
 	uint8_t *bytes;
 	int rc = check_places(store, error);
 
@@ -281,9 +283,13 @@ static int write_commit(struct store *store, const struct store_entry *entries, 
 				 " of a commit is the last that there can be; the store is "
 				 "damaged: restore it from a copy",
 				 store->members[0].path, highest);
-	rc = slots_check_size(&store->slots, manifest_bytes(entries, n, note), error);
-	if (rc)
-		return rc;
+	nbytes = manifest_bytes(entries, n, note);
+	if (nbytes > slot->capacity)
+		return error_set(
+			error, -ENOSPC,
+			"the manifest needs %s, but %s has only %s for it: keep the store in a "
+			"directory, or register fewer tensors or shorter names",
+			size_text(nbytes, need), slot->path, size_text(slot->capacity, have));
 	bytes = manifest_encode(store->members[0].label.id, highest + 1, entries, n, note, &header);
 	if (!bytes)
 		return error_no_memory(error, "writing the manifest");

@@ -76,7 +76,7 @@ static int open_members(struct store *store, const struct weights *weights,
 		store->sources[i].fd = members[i].fd;
 		if (nbytes > INT64_MAX - first - 3 * (uint64_t)store->unit)
 			return error_set(error, -EFBIG, "the files have more than 2^63 bytes");
-		first = round_to_unit(first + nbytes, store->unit) + store->unit;
+		first = align_up(first + nbytes, store->unit) + store->unit;
 	}
 	return 0;
 }
@@ -139,7 +139,7 @@ struct store_window store_window(const struct store *store, uint64_t offset, uin
 	const struct source *source = source_at(store, offset);
 	uint64_t end = source->first + source->stamp.nbytes;
 	struct store_window window = {.offset = offset,
-				      .extent = round_to_unit(nbytes, store->unit),
+				      .extent = align_up(nbytes, store->unit),
 				      .nbytes = nbytes,
 				      .small = true};
 
@@ -148,7 +148,7 @@ struct store_window store_window(const struct store *store, uint64_t offset, uin
 		return window;
 	window = (struct store_window){.offset = align_down(offset, store->unit)};
 	window.skip = (uint32_t)(offset - window.offset);
-	window.extent = round_to_unit(window.skip + nbytes, store->unit);
+	window.extent = align_up(window.skip + nbytes, store->unit);
 	/* The last one of a file may end in the middle of a unit. */
 	window.nbytes = min_u64(window.extent, end - window.offset);
 	return window;

@@ -21,11 +21,6 @@
 #include "store/slots.h"
 #include "store/store.h"
 
-struct budget {
-	uint64_t limit; /* bytes; 0: none */
-	bool warned, failed;
-};
-
 /* A file of others. */
 struct source {
 	char *path; /* as the caller names it */
@@ -63,7 +58,10 @@ struct store {
 	bool damaged;			 /* a copy of a label must be written anew */
 	bool unsettled;			 /* the drive may name either of two manifests */
 
-	struct budget budget; /* of the thread that opens, counts or closes */
+	/* Of the thread that opens, counts or closes: the write budget in bytes, 0: none; and whether
+	 * a message about it was logged. */
+	uint64_t budget;
+	bool budget_warned, budget_failed;
 };
 
 /* ---- open.c ---- */

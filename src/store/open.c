@@ -79,7 +79,7 @@ static int check_layout(const struct store *store, const struct store_options *o
 				 path, block_name(label->optimizer),
 				 block_name(options->optimizer));
 	if (store->nmembers > 1 && options->stripe_size &&
-	    label->stripe != round_to_unit(options->stripe_size, label->unit))
+	    label->stripe != align_up(options->stripe_size, label->unit))
 		return error_set(error, -EMEDIUMTYPE,
 				 "the kept store at %s has stripes of %" PRIu64
 				 " bytes, not of %" PRIu64
@@ -108,9 +108,6 @@ static int identify(const struct store *store, const struct store_options *optio
 {
 	const struct member *first = &store->members[0];
 
-	for (unsigned i = 0; i < store->nmembers; i++)
-		if (!store->members[i].blank)
-			label_check(&store->members[i].label);
 	*found = is_kept(first);
 	for (unsigned i = 0; i < store->nmembers && !store->keep; i++) {
 		const struct member *member = &store->members[i];
@@ -270,9 +267,9 @@ static int create_store(struct store *store, struct nvs_aio *aio,
 			"leave out \"read_only\" to make one",
 			store->members[0].path);
 	rc = make_private(store, error);
-	store->stripe = round_to_unit(options->stripe_size ? options->stripe_size
-							   : aio_settings(aio)->block_size,
-				      store->unit);
+	store->stripe = align_up(options->stripe_size ? options->stripe_size
+						      : aio_settings(aio)->block_size,
+				 store->unit);
 	rc = rc ?: begin(store, options, error);
 	if (!rc)
 		rc = members_open_file(store->members, store->nmembers, store->stripe, aio,

@@ -69,7 +69,7 @@ static void store_extent_check(const struct store *store, uint64_t offset, uint6
 {
 	assert(offset % store->unit == 0);
 	assert(offset <= size_bytes(store));
-	assert(round_to_unit(nbytes, store->unit) <= size_bytes(store) - offset);
+	assert(align_up(nbytes, store->unit) <= size_bytes(store) - offset);
 	assert(nbytes || !offset);
 }
 
@@ -103,7 +103,7 @@ int store_open_space(struct store *store, struct nvs_error *error)
 		return error_no_memory(error, "reserving space in the store");
 	for (size_t i = 0; i < n && !rc; i++) {
 		const struct store_entry *entry = &store->found.entries[i];
-		uint64_t units = round_to_unit(entry->nbytes, store->unit) / store->unit;
+		uint64_t units = align_up(entry->nbytes, store->unit) / store->unit;
 
 		/* The decoder has refused extents that overlap, and member_space_of() a late
 		 * end. */

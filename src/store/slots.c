@@ -21,6 +21,7 @@
 
 #include "base/files.h"
 #include "store/disk.h"
+#include "store/member/internal.h"
 
 int slots_open(struct slots *slots, const struct member *member, struct nvs_error *error)
 {
@@ -31,23 +32,20 @@ int slots_open(struct slots *slots, const struct member *member, struct nvs_erro
 	slots->current = MANIFEST_TURN_COUNT;
 	for (unsigned i = 0; !rc && i < MANIFEST_SLOT_COUNT; i++) {
 		struct slot *slot = &slots->slot[i];
-		char name[MANIFEST_NAME];
+		bool owned = member->kind == MEMBER_FILE;
+		char name[MANIFEST_NAME + 1] = "/";
 
-		manifest_name(i, name);
-		slot->owned = member->kind == MEMBER_FILE;
-		if (!slot->owned) {
+		manifest_name(i, name + 1);
+		if (member_compose(&slot->path, error, "%s%s",
+				   owned ? member->directory : member->path, owned ? name : ""))
+			return -ENOMEM;
+		slot->owned = owned;
+		slot->capacity = owned ? MANIFEST_BYTES_MAX : RAW_MANIFEST_BYTES;
+		slot->base = owned ? 0 : LABEL_AREA_BYTES + i * RAW_MANIFEST_BYTES;
+		if (!owned)
 			slot->fd = member->fd;
-			slot->base = LABEL_AREA_BYTES + i * RAW_MANIFEST_BYTES;
-			slot->capacity = RAW_MANIFEST_BYTES;
-			slot->path = strdup(member->path);
-		} else {
-			slot->capacity = MANIFEST_BYTES_MAX;
-			if (asprintf(&slot->path, "%s/%s", member->directory, name) < 0)
-				slot->path = NULL;
-		}
-		if (!slot->path)
-			return error_no_memory(error, "reading or writing the manifest");
-		rc = slot->owned ? member_open_manifest(member, i, false, &slot->fd, error) : 0;
+		else
+			rc = member_open_manifest(member, i, false, &slot->fd, error);
 		rc = rc == -ENOENT ? 0 : rc;
 	}
 	if (!rc)
@@ -344,19 +342,6 @@ int slots_read(struct slots *slots, const struct member *first, bool rollback,
 static unsigned not_current(const struct slots *slots)
 {
 	return slots->current == 0 ? 1 : 0;
-}
-
-int slots_check_size(const struct slots *slots, uint64_t nbytes, struct nvs_error *error)
-{
-	const struct slot *slot = &slots->slot[not_current(slots)];
-	char need[32], have[32];
-
-	if (nbytes <= slot->capacity)
-		return 0;
-	return error_set(error, -ENOSPC,
-			 "the manifest needs %s, but %s has only %s for it: keep the store in a "
-			 "directory, or register fewer tensors or shorter names",
-			 size_text(nbytes, need), slot->path, size_text(slot->capacity, have));
 }
 
 int slots_write(struct slots *slots, const uint8_t *bytes, uint64_t nbytes, struct nvs_error *error)

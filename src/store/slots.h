@@ -49,8 +49,6 @@ void slots_check(const struct slots *slots);
  */
 int slots_read(struct slots *slots, const struct member *first, bool rollback,
 	       struct manifest *manifest, const struct nvs_log *log, struct nvs_error *error);
-/* -ENOSPC if a manifest of `nbytes` does not fit. */
-int slots_check_size(const struct slots *slots, uint64_t nbytes, struct nvs_error *error);
 /*
  * slots_write writes both copies of the turn that is not current, and makes them durable; slots_turn
  * makes it current, once a label names it.

@@ -33,7 +33,7 @@ static int sole_open(const struct nvs_store_place *place, struct nvs_store **sto
 	for (unsigned i = 0; !rc && i < (*store)->npaths; i++) {
 		struct member *member = &(*store)->members[i];
 
-		if (inspect_opened(*store, i)) {
+		if (member->fd >= 0) {
 			/* Between the shared lock and this one another process may have removed the
 			 * store. */
 			rc = flock(member->fd, LOCK_EX | LOCK_NB) ? -errno : 0;
@@ -73,25 +73,18 @@ static int sole_open(const struct nvs_store_place *place, struct nvs_store **sto
 
 static int remove_files(const struct member *member, struct nvs_error *error)
 {
-	int rc = 0;
-	bool there[MANIFEST_SLOT_COUNT], empty[MANIFEST_SLOT_COUNT];
-	char names[MANIFEST_SLOT_COUNT][MANIFEST_NAME];
+	char name[MANIFEST_NAME];
 	struct stat st;
+	int rc = 0;
 
 	/* Empty ones first: where the data is missing, an engine may make a new store, with
 	 * manifests of the same names, as soon as the last one that is not empty is gone. */
-	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
-		manifest_name(i, names[i]);
-		there[i] = !fstatat(member->directory_fd, names[i], &st, AT_SYMLINK_NOFOLLOW);
-		empty[i] = there[i] && !st.st_size;
+	for (unsigned i = 0; i < 2 * MANIFEST_SLOT_COUNT && !rc; i++) {
+		manifest_name(i % MANIFEST_SLOT_COUNT, name);
+		if (!fstatat(member->directory_fd, name, &st, AT_SYMLINK_NOFOLLOW) &&
+		    (i >= MANIFEST_SLOT_COUNT || !st.st_size))
+			rc = member_unlink(member, name, error);
 	}
-	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++)
-		if (empty[i])
-			rc = member_unlink(member, names[i], error);
-	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++)
-		if (there[i] && !empty[i])
-			rc = member_unlink(member, names[i], error);
-
 	/* Data that was missing is not this store's any more. */
 	if (!rc && member->fd >= 0)
 		rc = member_unlink(member, "data", error);
@@ -153,8 +146,7 @@ static int check_whole(const struct nvs_store *store, struct nvs_error *error)
 	for (unsigned i = 0; i < store->npaths; i++) {
 		const struct member *member = &store->members[i];
 
-		if (!(inspect_opened(store, i) && !store->open_results[i].rc &&
-		      !store->members[i].blank))
+		if (member->fd < 0 || store->open_results[i].rc || member->blank)
 			continue;
 		if (member->label.index != i || member->label.count != store->npaths)
 			return error_set(error, -EUCLEAN,
@@ -193,7 +185,7 @@ int nvs_store_remove(const struct nvs_store_place *place, struct nvs_error *erro
 			(void)flock(store->members[i].nvswap_fd, LOCK_EX | LOCK_NB);
 	/* The first member, which leads to the others, comes last. */
 	for (unsigned i = store->npaths; i-- > 0 && !rc;)
-		if (inspect_opened(store, i) || lacks_data(&store->members[i]))
+		if (store->members[i].fd >= 0 || lacks_data(&store->members[i]))
 			rc = store->members[i].kind == MEMBER_RAW
 				     ? clear_device(&store->members[i], error)
 				     : remove_files(&store->members[i], error);
@@ -303,10 +295,9 @@ static int roll_back(struct nvs_store *store, struct nvs_store_repairs *repairs,
 		     struct nvs_error *error)
 {
 	struct label *label = &store->members[0].label;
-	const struct nvs_log silent = {.fn = NULL};
 	int rc;
 
-	rc = slots_read(&store->slots, &store->members[0], true, &store->found, &silent, error);
+	rc = slots_read(&store->slots, &store->members[0], true, &store->found, NULL, error);
 	rc = rc ?: inspect_check_data(store, error);
 	if (rc)
 		return rc;
@@ -365,17 +356,15 @@ int nvs_store_repair(const struct nvs_store_place *place, unsigned flags,
 			repairs.manifests += !rc;
 		}
 	}
-	if (!rc) {
-		for (unsigned i = store->npaths; i-- > 0 && !rc;) {
-			unsigned n = 0;
+	for (unsigned i = store->npaths; i-- > 0 && !rc;) {
+		unsigned n = 0;
 
-			for (unsigned j = 0; j < LABEL_COPY_COUNT; j++)
-				n += store->members[i].copies[j] != LABEL_WHOLE;
-			if (!n)
-				continue;
-			rc = write_labels(&store->members[i], error);
-			repairs.labels += rc ? 0 : n;
-		}
+		for (unsigned j = 0; j < LABEL_COPY_COUNT; j++)
+			n += store->members[i].copies[j] != LABEL_WHOLE;
+		if (!n)
+			continue;
+		rc = write_labels(&store->members[i], error);
+		repairs.labels += rc ? 0 : n;
 	}
 	/* Only a lost commit is later than the one that labels name now. */
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && repairs.lost && !rc; i++)

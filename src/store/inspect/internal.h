@@ -38,12 +38,6 @@ void inspect_check(const struct nvs_store *store);
 /* -EUCLEAN: a member is truncated, so that the manifest names more than it has. */
 int inspect_check_data(const struct nvs_store *store, struct nvs_error *error);
 
-/* Whether the member was opened, so that its label was at least looked for. */
-static inline bool inspect_opened(const struct nvs_store *store, unsigned i)
-{
-	return store->members[i].fd >= 0;
-}
-
 /* Whether nothing of the store is on the path, or there is no such path. */
 static inline bool inspect_missing(const struct nvs_store *store, unsigned i)
 {

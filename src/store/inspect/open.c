@@ -207,7 +207,8 @@ static bool place_of(const char *name, struct nvs_store_place *place)
 	rank = strtoull(name + 4, &end, 10);
 	if (errno || rank > UINT32_MAX)
 		return false;
-	*place = (struct nvs_store_place){.rank = (uint32_t)rank, .optimizer = *end != 0};
+	place->rank = (uint32_t)rank;
+	place->optimizer = *end != 0;
 	member_name(place->rank, place->optimizer, again);
 	return !strcmp(name, again);
 }
@@ -235,7 +236,8 @@ static int find_in(int fd, const char *path, unsigned index, struct nvs_store_pl
 				continue;
 			if (!rc && key_of(&other) >= key_of(place))
 				continue;
-			*place = other;
+			place->rank = other.rank;
+			place->optimizer = other.optimizer;
 			rc = 0;
 		}
 
@@ -279,7 +281,7 @@ int nvs_store_find(const char *path, unsigned index, struct nvs_store_place *pla
 		   struct nvs_error *error)
 {
 	HOLD_CANCEL;
-	struct nvs_store_place full = {.size = 0}, found = {.rank = 0};
+	struct nvs_store_place full = {.size = 0};
 	struct nvs_store_place here = {.size = sizeof(here), .paths = &path, .npaths = 1};
 	struct nvs_store_info info = {.size = sizeof(info)};
 	struct nvs_store *store;
@@ -291,7 +293,7 @@ int nvs_store_find(const char *path, unsigned index, struct nvs_store_place *pla
 				 "path or place is NULL, or place->size is not set");
 	memcpy(&full, place, place->size < sizeof(full) ? place->size : sizeof(full));
 	if (stat(path, &st) || !S_ISBLK(st.st_mode)) {
-		rc = find_below(path, index, &found, error);
+		rc = find_below(path, index, &full, error);
 	} else if (index) {
 		rc = error_set(error, -ENODATA, "%s holds no more stores", path);
 	} else {
@@ -301,13 +303,9 @@ int nvs_store_find(const char *path, unsigned index, struct nvs_store_place *pla
 		if (!rc) {
 			rc = nvs_store_get_info(store, &info);
 			nvs_store_close(store);
-			found.rank = info.rank;
-			found.optimizer = info.optimizer;
+			full.rank = info.rank;
+			full.optimizer = info.optimizer;
 		}
 	}
-	if (rc)
-		return rc;
-	full.rank = found.rank;
-	full.optimizer = found.optimizer;
-	return struct_out(place, &full, sizeof(full));
+	return rc ?: struct_out(place, &full, sizeof(full));
 }

@@ -44,10 +44,9 @@ static int read_manifest(struct nvs_store *store, struct nvs_error *why)
 		slots_close(&store->slots);
 	for (int i = 0; i < TRIES && !rc; i++) {
 		uint64_t generation = first->label.generation;
-		const struct nvs_log silent = {.fn = NULL};
 
 		manifest_free(&store->found);
-		rc = slots_read(&store->slots, first, false, &store->found, &silent, why);
+		rc = slots_read(&store->slots, first, false, &store->found, NULL, why);
 		if (!first->in_use || rc == -ENOMEM)
 			break;
 		if (member_read_label(first, why) || first->blank)
@@ -142,7 +141,7 @@ static void put_manifest(struct nvs_store *store)
 			 header->writer >> 8 & 255, header->writer & 255);
 	for (uint64_t i = 0; i < header->count; i++) {
 		info->tensor_bytes += store->found.entries[i].nbytes;
-		used += 2 * round_to_unit(store->found.entries[i].nbytes, info->unit);
+		used += 2 * align_up(store->found.entries[i].nbytes, info->unit);
 	}
 	info->free_bytes = used < info->data_bytes ? info->data_bytes - used : 0;
 }
@@ -156,7 +155,7 @@ int inspect_read(struct nvs_store *store, struct nvs_error *error)
 	for (unsigned i = 0; i < store->npaths && !rc; i++) {
 		uint64_t nbytes = 0;
 
-		if (inspect_opened(store, i))
+		if (store->members[i].fd >= 0)
 			rc = member_space(&store->members[i], &nbytes, error);
 		store->info.data_bytes += nbytes;
 	}
@@ -264,43 +263,33 @@ static void put_state(struct nvs_store_copy *copy, enum nvs_store_copy_state sta
 static void describe_label(const struct nvs_store *store, unsigned member, unsigned i,
 			   struct nvs_store_copy *copy)
 {
+	static const enum nvs_store_copy_state states[] = {
+		[LABEL_WHOLE] = NVS_STORE_COPY_CURRENT,
+		[LABEL_STALE] = NVS_STORE_COPY_OLDER,
+		[LABEL_ABSENT] = NVS_STORE_COPY_UNUSED,
+		[LABEL_DAMAGED] = NVS_STORE_COPY_DAMAGED};
 	const struct member *of = &store->members[member];
+	enum nvs_store_copy_state state = states[of->copies[i]];
 
 	*copy = (struct nvs_store_copy){
 		.kind = NVS_STORE_LABEL, .path = of->path, .offset = i * LABEL_DISTANCE};
 	if (store->open_results[member].rc && !inspect_missing(store, member)) {
-		put_state(copy, NVS_STORE_COPY_DAMAGED, "it is damaged, or can't be read");
-		return;
-	}
-	switch (of->copies[i]) {
-	case LABEL_WHOLE:
-		/* A manifest may prove a later commit. */
-		put_state(copy,
-			  of->label.generation < store->info.commit && !member
-				  ? NVS_STORE_COPY_OLDER
-				  : NVS_STORE_COPY_CURRENT,
-			  "");
+		state = NVS_STORE_COPY_DAMAGED;
+	} else if (state == NVS_STORE_COPY_CURRENT) {
 		copy->commit = of->label.generation;
-		break;
-	case LABEL_STALE:
-		put_state(copy, NVS_STORE_COPY_OLDER, "");
-		break;
-	case LABEL_ABSENT:
-		put_state(copy, NVS_STORE_COPY_UNUSED, "");
-		break;
-	case LABEL_DAMAGED:
-		put_state(copy, NVS_STORE_COPY_DAMAGED, "it is damaged, or can't be read");
-		break;
-	default:
-		assert(false);
+		/* A manifest may prove a later commit. */
+		if (!member && copy->commit < store->info.commit)
+			state = NVS_STORE_COPY_OLDER;
 	}
+	put_state(copy, state,
+		  state == NVS_STORE_COPY_DAMAGED ? "it is damaged, or can't be read" : "");
 }
 
 /* -ENODATA: there are no more. */
 static int describe_copy(const struct nvs_store *store, unsigned index, struct nvs_store_copy *copy)
 {
 	for (unsigned member = 0; member < store->npaths; member++) {
-		if (!inspect_opened(store, member))
+		if (store->members[member].fd < 0)
 			continue;
 		if (index < LABEL_COPY_COUNT) {
 			describe_label(store, member, index, copy);

@@ -38,7 +38,6 @@ struct verifier {
 
 static int open_for_reads(struct nvs_store *store, struct nvs_aio *aio, struct nvs_error *error)
 {
-	const struct nvs_log silent = {.fn = NULL};
 	int rc = 0;
 
 	for (unsigned i = 0; i < store->npaths && !rc; i++) {
@@ -46,7 +45,7 @@ static int open_for_reads(struct nvs_store *store, struct nvs_aio *aio, struct n
 
 		member_open_check(member);
 		if (member->direct_fd < 0)
-			rc = member_probe(member, store->info.unit, &silent, error);
+			rc = member_probe(member, store->info.unit, NULL, error);
 	}
 	if (!rc)
 		rc = members_open_file(store->members, store->npaths, store->info.stripe_size, aio,
@@ -94,7 +93,7 @@ static int submit_read(struct verifier *verifier, struct nvs_error *error)
 	/* Whole units are read directly; an extent has them. */
 	rc = nvs_aio_pread(verifier->store->aio, verifier->store->file,
 			   verifier->memory + place * READ_BYTES,
-			   round_to_unit(nbytes, verifier->store->info.unit),
+			   align_up(nbytes, verifier->store->info.unit),
 			   entry->offset + verifier->offset, &read->request, error);
 	if (rc)
 		return rc;

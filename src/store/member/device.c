@@ -26,11 +26,7 @@ static int check_wiped(struct member *member, struct nvs_error *error)
 		return error_set(error, -ENOMEM, "out of memory while opening %s", member->path);
 	rc = disk_read(member->fd, member->path, bytes, LABEL_AREA_BYTES, 0, error);
 	if (!rc && (bytes[0] || memcmp(bytes, bytes + 1, LABEL_AREA_BYTES - 1) != 0))
-		rc = error_set(error, -EMEDIUMTYPE,
-			       "%s holds something that is not nvswap's (its first 2 MiB is not "
-			       "empty): if nothing on it is needed, wipe it first: wipefs -a %s && "
-			       "dd if=/dev/zero of=%s bs=1M count=2",
-			       member->path, member->path, member->path);
+		rc = member_refuse_device(error, member->path, " (its first 2 MiB is not empty)");
 	free(bytes);
 	return rc;
 }

@@ -14,6 +14,7 @@ struct stat;
 
 /* -EMEDIUMTYPE: `path` has something that is not nvswap's, and stays as it is. */
 int member_refuse(struct nvs_error *error, const char *path, const char *why);
+int member_refuse_device(struct nvs_error *error, const char *path, const char *why);
 int member_cannot(struct nvs_error *error, const char *what, const char *path, int code);
 /* Replaces *text. 0 or -ENOMEM. */
 int __attribute__((format(printf, 3, 4)))

@@ -197,11 +197,7 @@ static int refuse_label(const struct member *member, const struct found_label *f
 	if (member->kind == MEMBER_FILE)
 		return member_refuse(error, member->path,
 				     "does not begin with a label of nvswap's");
-	return error_set(
-		error, -EMEDIUMTYPE,
-		"%s holds something that is not nvswap's: if nothing on it is needed, wipe "
-		"it first: wipefs -a %s && dd if=/dev/zero of=%s bs=1M count=2",
-		member->path, member->path, member->path);
+	return member_refuse_device(error, member->path, "");
 }
 
 /* How well each finding explains why no copy is valid; the highest is told. */

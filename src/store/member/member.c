@@ -107,6 +107,15 @@ int member_refuse(struct nvs_error *error, const char *path, const char *why)
 			 path, why);
 }
 
+int member_refuse_device(struct nvs_error *error, const char *path, const char *why)
+{
+	return error_set(
+		error, -EMEDIUMTYPE,
+		"%s holds something that is not nvswap's%s: if nothing on it is needed, wipe it "
+		"first: wipefs -a %s && dd if=/dev/zero of=%s bs=1M count=2",
+		path, why, path, path);
+}
+
 int member_cannot(struct nvs_error *error, const char *what, const char *path, int code)
 {
 	return error_set(error, code, "cannot %s %s: %s", what, path, nvs_strerror(code));
@@ -197,13 +206,9 @@ bool member_is_entry_name(const char *name)
 
 bool member_is_file_name(const char *name)
 {
-	static const char *const names[1 + MANIFEST_SLOT_COUNT] = {
-		"data", "manifest.0", "manifest.1", "manifest.2", "manifest.3"};
-
-	for (unsigned i = 0; i < COUNT_OF(names); i++)
-		if (!strcmp(name, names[i]))
-			return true;
-	return false;
+	static_assert(MANIFEST_SLOT_COUNT == 4, "names have one digit, from 0 to 3");
+	return !strcmp(name, "data") ||
+	       (!strncmp(name, "manifest.", 9) && name[9] >= '0' && name[9] <= '3' && !name[10]);
 }
 
 DIR *member_list(int from_fd, const char *name)
