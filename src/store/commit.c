@@ -41,21 +41,6 @@ void store_commit_check(const struct store *store)
 	slots_check(&store->slots);
 }
 
-/* Of the entries of a commit; `size` is store_bytes(). */
-static void entries_check(const struct store *store, uint64_t size,
-			  const struct store_entry *entries, size_t n)
-{
-	for (size_t i = 0; i < n; i++) {
-		const struct store_entry *entry = &entries[i];
-		uint64_t length = align_up(entry->nbytes, store->unit);
-
-		entry_check(entry, store->unit);
-		assert(length <= size);
-		assert(!length || entry->offset <= size - length);
-		assert(!length || entry->spare <= size - length);
-	}
-}
-
 /* ---- Reading ---- */
 
 int store_read_manifest(struct store *store, bool rollback, struct nvs_error *error)
@@ -318,6 +303,7 @@ int store_commit(struct store *store, const struct store_entry *entries, size_t 
 		 const struct store_note *note, struct nvs_error *error)
 {
 	struct nvs_error why = {.size = sizeof(why)};
+	const uint64_t size = store_bytes(store);
 	int rc;
 
 	if (!store->keep)
@@ -326,7 +312,14 @@ int store_commit(struct store *store, const struct store_entry *entries, size_t 
 		return store_read_only(store, error);
 	pthread_mutex_lock(&store->committing);
 	store_commit_check(store);
-	entries_check(store, store_bytes(store), entries, n);
+	for (size_t i = 0; i < n; i++) {
+		uint64_t length = align_up(entries[i].nbytes, store->unit);
+
+		entry_check(&entries[i], store->unit);
+		assert(length <= size);
+		assert(!length || entries[i].offset <= size - length);
+		assert(!length || entries[i].spare <= size - length);
+	}
 	rc = write_commit(store, entries, n, note, &why);
 	store_commit_check(store);
 	pthread_mutex_unlock(&store->committing);

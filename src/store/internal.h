@@ -83,8 +83,8 @@ void budget_close(struct store *store);
 int store_read_only(const struct store *store, struct nvs_error *error);
 /* Under the lock: asserts what must hold of the extents. */
 void store_space_check(const struct store *store);
-/* Sets up the allocator over the members' space, without the manifest's extents. */
-int store_open_space(struct store *store, struct nvs_error *error);
+/* Opens the nvs_file over the members, and the allocator, without the manifest's extents. */
+int store_open_space(struct store *store, struct nvs_aio *aio, struct nvs_error *error);
 
 /* ---- commit.c ---- */
 /* Asserts what must hold of a kept store, by the thread that opens it or commits. */

@@ -191,10 +191,7 @@ static int reopen_store(struct store *store, struct nvs_aio *aio,
 	store->unit = label->unit;
 	store->stripe = label->stripe;
 	rc = store_read_manifest(store, options->rollback, error);
-	if (!rc)
-		rc = members_open_file(store->members, store->nmembers, store->stripe, aio,
-				       &store->file, error);
-	rc = rc ?: store_open_space(store, error);
+	rc = rc ?: store_open_space(store, aio, error);
 	if (rc || store->read_only)
 		return rc;
 	rc = make_private(store, error);
@@ -271,10 +268,7 @@ static int create_store(struct store *store, struct nvs_aio *aio,
 						      : aio_settings(aio)->block_size,
 				 store->unit);
 	rc = rc ?: begin(store, options, error);
-	if (!rc)
-		rc = members_open_file(store->members, store->nmembers, store->stripe, aio,
-				       &store->file, error);
-	rc = rc ?: store_open_space(store, error);
+	rc = rc ?: store_open_space(store, aio, error);
 	return rc || !store->keep ? rc : begin_keeping(store, error);
 }
 

@@ -75,13 +75,13 @@ static void store_extent_check(const struct store *store, uint64_t offset, uint6
 
 /* ---- Opening ---- */
 
-int store_open_space(struct store *store, struct nvs_error *error)
+int store_open_space(struct store *store, struct nvs_aio *aio, struct nvs_error *error)
 {
 	const uint64_t used = member_share(store->found.end, store->nmembers, store->stripe);
 	const size_t n = store->found.header.count;
-	int rc = 0;
+	int rc = members_open_file(store->members, store->nmembers, store->stripe, aio,
+				   &store->file, error);
 
-	assert(store->nmembers);
 	store->share = UINT64_MAX;
 	for (unsigned i = 0; i < store->nmembers && !rc; i++) {
 		uint64_t nbytes;
@@ -149,18 +149,16 @@ static int grow_by(struct store *store, uint64_t nbytes, struct nvs_error *error
 {
 	uint64_t row = row_bytes(store);
 	char more[32];
+	int rc;
 
 	if (nbytes > INT64_MAX - size_bytes(store) - row)
 		return error_set(error, -ENOSPC, "no drive has room for another %s",
 				 size_text(nbytes, more));
 	nbytes = (nbytes + row - 1) / row * row;
-
 	pthread_mutex_unlock(&store->lock);
-
-	int rc = grow_members(store, store->share + nbytes / store->nmembers, error);
-
-	pthread_mutex_lock(&store->lock);
+	rc = grow_members(store, store->share + nbytes / store->nmembers, error);
 	/* Others release extents meanwhile, and none reserves. */
+	pthread_mutex_lock(&store->lock);
 	if (rc)
 		return rc;
 	store->share += nbytes / store->nmembers;
@@ -214,31 +212,26 @@ static int reserve_together(struct store *store, const uint64_t *nbytes, size_t 
 
 static void give_back(struct store *store, uint64_t offset, uint64_t nbytes)
 {
+	int rc;
+
 	if (!nbytes || offset == NOWHERE)
 		return;
-
 	store_extent_check(store, offset, nbytes);
-
-	int rc = extents_free(store->extents, offset / store->unit, units_of(store, nbytes));
-
+	rc = extents_free(store->extents, offset / store->unit, units_of(store, nbytes));
 	assert(!rc);
 }
 
 /* Under the lock, which it releases while the files grow. */
 static int reserve_manifest(struct store *store, size_t n, struct nvs_error *error)
 {
-	assert(n <= UINT64_MAX - store->live - 1);
-
 	/* Each tensor of a kept store has two extents. */
 	uint64_t entries = (store->live + n + 1) / 2;
+	int rc;
 
 	if (!store->keep || entries <= store->entries_max)
 		return 0;
-
 	pthread_mutex_unlock(&store->lock);
-
-	int rc = slots_reserve(&store->slots, entries, error);
-
+	rc = slots_reserve(&store->slots, entries, error);
 	pthread_mutex_lock(&store->lock);
 	if (!rc)
 		store->entries_max = entries;

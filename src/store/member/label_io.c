@@ -97,20 +97,6 @@ struct found_label {
 	struct nvs_error why;
 };
 
-static void read_copy(const struct member *member, unsigned copy, struct found_label *found)
-{
-	found->why = (struct nvs_error){.size = sizeof(found->why)};
-	found->rc = disk_read(member->fd, member->path, found->bytes, LABEL_BYTES,
-			      copy * LABEL_DISTANCE, &found->why);
-	if (found->rc)
-		memset(found->bytes, 0, LABEL_BYTES);
-	else
-		found->rc = label_decode(found->bytes, &found->label);
-	/* What was accepted is safe to use as it is. */
-	if (!found->rc)
-		label_check(&found->label);
-}
-
 /* Another program may have been given a raw device since, and overwritten the first copy alone. */
 static bool may_be_overwritten(const struct member *member, const struct found_label *found,
 			       const struct label *label)
@@ -205,6 +191,7 @@ static unsigned explains(const struct member *member, const struct found_label *
 			 unsigned copy)
 {
 	switch (found->rc) {
+	case 0:
 	case -ENODATA:
 		return 0;
 	case -EPROTONOSUPPORT:
@@ -234,20 +221,24 @@ int member_read_label(struct member *member, struct nvs_error *error)
 
 	member_open_check(member);
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++) {
-		read_copy(member, i, &found[i]);
+		found[i].why = (struct nvs_error){.size = sizeof(found[i].why)};
+		found[i].rc = disk_read(member->fd, member->path, found[i].bytes, LABEL_BYTES,
+					i * LABEL_DISTANCE, &found[i].why);
+		if (found[i].rc)
+			memset(found[i].bytes, 0, LABEL_BYTES);
+		else
+			found[i].rc = label_decode(found[i].bytes, &found[i].label);
 		if (!found[i].rc && (!best || is_newer(&found[i].label, &best->label)))
 			best = &found[i];
 	}
 	/* An older version knows only the first place. */
 	if (!best || found[0].rc == -EPROTONOSUPPORT) {
 		for (unsigned i = 0; i < LABEL_COPY_COUNT; i++) {
-			unsigned mine = found[i].rc ? explains(member, &found[i], i) : 0;
+			unsigned mine = explains(member, &found[i], i);
 
 			member->copies[i] = LABEL_ABSENT;
-			if (mine > rank) {
-				most = &found[i];
-				rank = mine;
-			}
+			most = mine > rank ? &found[i] : most;
+			rank = (unsigned)max_u64(rank, mine);
 		}
 		/* A store was there if a label is damaged, or others count on it. */
 		if (most->rc == -EUCLEAN || ((most->rc == -ENODATA || most->rc == -EMEDIUMTYPE) &&
