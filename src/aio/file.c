@@ -39,13 +39,13 @@ static int slot_take(struct nvs_aio *aio, int fd)
 {
 	if (fd < 0)
 		return -1;
-	for (int slot = 0; slot < ENGINE_FILES; slot++)
+	for (int slot = 0; slot < ENGINE_FILES; slot++) {
 		assert(aio->files[slot] != fd);
-	for (int slot = 0; slot < ENGINE_FILES; slot++)
 		if (aio->files[slot] < 0) {
 			aio->files[slot] = fd;
 			return slot;
 		}
+	}
 	return -1;
 }
 
