@@ -79,7 +79,7 @@ static void check_extent(const struct manifest *manifest, uint64_t offset, uint6
 	uint64_t end;
 
 	assert(offset % unit == 0);
-	assert(!__builtin_add_overflow(offset, round_to_unit(nbytes, unit), &end));
+	assert(!__builtin_add_overflow(offset, align_up(nbytes, unit), &end));
 	assert(end > offset && end <= manifest->end);
 }
 
@@ -109,8 +109,8 @@ static void check_entry(const struct manifest *manifest, const struct store_entr
 /* Whether two extents are disjoint; both extents of an entry have the same length. */
 static bool apart(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes, uint32_t unit)
 {
-	return !a_bytes || !b_bytes || a + round_to_unit(a_bytes, unit) <= b ||
-	       b + round_to_unit(b_bytes, unit) <= a;
+	return !a_bytes || !b_bytes || a + align_up(a_bytes, unit) <= b ||
+	       b + align_up(b_bytes, unit) <= a;
 }
 
 static void check_apart(const struct store_entry *a, const struct store_entry *b, uint32_t unit)

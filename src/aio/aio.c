@@ -13,35 +13,16 @@
 #include "base/threads/cancel.h"
 #include "base/threads/thread.h"
 
-static int check_config(const struct aio_config *config, struct nvs_error *error)
+/* The bounds of the keys that set them. */
+static void config_check(const struct aio_config *config)
 {
-	if (config->block_size < NVS_BLOCK_SIZE_MIN || config->block_size > NVS_BLOCK_SIZE_MAX ||
-	    config->block_size % 512)
-		return error_about(error, -EINVAL, "block_size", 0, 0,
-				   "block_size is %u bytes: it must be a multiple of 512, from %u "
-				   "to %u",
-				   config->block_size, NVS_BLOCK_SIZE_MIN, NVS_BLOCK_SIZE_MAX);
-	if (!config->queue_depth || config->queue_depth > NVS_QUEUE_DEPTH_MAX)
-		return error_about(error, -EINVAL, "queue_depth", 0, 0,
-				   "queue_depth is %u: it must be from 1 to %u",
-				   config->queue_depth, NVS_QUEUE_DEPTH_MAX);
-	if (!config->thread_count || config->thread_count > NVS_THREAD_COUNT_MAX)
-		return error_about(error, -EINVAL, "thread_count", 0, 0,
-				   "thread_count is %u: it must be from 1 to %u",
-				   config->thread_count, NVS_THREAD_COUNT_MAX);
-	if (config->use_gds)
-		return error_about(error, -ENOTSUP, "use_gds", 0, 0,
-				   "use_gds is true, but this build only transfers between drives "
-				   "and host memory: set use_gds to false");
-	if (config->io_timeout_ms > NVS_IO_TIMEOUT_MS_MAX)
-		return error_about(error, -EINVAL, "io_timeout_ms", 0, 0,
-				   "io_timeout_ms is %u: it must be from 0 to %u",
-				   config->io_timeout_ms, NVS_IO_TIMEOUT_MS_MAX);
-	if ((unsigned)config->ioengine >= NVS_IOENGINE_COUNT)
-		return error_about(error, -EINVAL, "ioengine", 0, 0,
-				   "ioengine is %d: it must be auto, io_uring, libaio or posix",
-				   (int)config->ioengine);
-	return 0;
+	assert(config->block_size >= NVS_BLOCK_SIZE_MIN &&
+	       config->block_size <= NVS_BLOCK_SIZE_MAX);
+	assert(config->block_size % 512 == 0);
+	assert(config->queue_depth && config->queue_depth <= NVS_QUEUE_DEPTH_MAX);
+	assert(config->thread_count && config->thread_count <= NVS_THREAD_COUNT_MAX);
+	assert(config->io_timeout_ms <= NVS_IO_TIMEOUT_MS_MAX);
+	assert((unsigned)config->ioengine < NVS_IOENGINE_COUNT);
 }
 
 static struct nvs_aio *aio_new(const struct aio_config *config, const struct nvs_log *log)
@@ -68,7 +49,7 @@ static struct nvs_aio *aio_new(const struct aio_config *config, const struct nvs
 	pthread_cond_init(&aio->synced, NULL);
 	pthread_cond_init(&aio->unwatch, NULL);
 	for (int i = 0; i < TRANSFER_PRIORITIES * 2; i++)
-		aio->todo[i / 2][i % 2].tail = &aio->todo[i / 2][i % 2].head;
+		TAILQ_INIT(&aio->todo[i / 2][i % 2]);
 	LIST_INIT(&aio->open_files);
 	LIST_INIT(&aio->memories);
 	memset(aio->files, -1, sizeof(aio->files));
@@ -198,10 +179,13 @@ int aio_open_with(struct nvs_aio **out, const struct aio_config *config,
 	const char *what = "enforces io_timeout_ms";
 	struct nvs_aio *aio;
 	char why[256];
-	int rc = check_config(config, error);
+	int rc;
 
-	if (rc)
-		return rc;
+	config_check(config);
+	if (config->use_gds)
+		return error_about(error, -ENOTSUP, "use_gds", 0, 0,
+				   "use_gds is true, but this build only transfers between drives "
+				   "and host memory: set use_gds to false");
 	aio = aio_new(config, log);
 	if (!aio)
 		return error_no_memory(error, "opening the I/O workers");
@@ -236,12 +220,6 @@ int aio_open_with(struct nvs_aio **out, const struct aio_config *config,
 	return 0;
 }
 
-int aio_open(struct nvs_aio **aio, const struct aio_config *config, const struct nvs_log *log,
-	     struct nvs_error *error)
-{
-	return aio_open_with(aio, config, NULL, NULL, log, error);
-}
-
 int nvs_aio_open(struct nvs_aio **aio, const struct nvs_config *config, struct nvs_error *error)
 {
 	HOLD_CANCEL;
@@ -251,7 +229,7 @@ int nvs_aio_open(struct nvs_aio **aio, const struct nvs_config *config, struct n
 		*aio = NULL;
 	if (!aio || !config)
 		return error_set(error, -EINVAL, "%s is NULL", aio ? "config" : "aio");
-	rc = aio_open(aio, &config->aio, &config->log, error);
+	rc = aio_open_with(aio, &config->aio, NULL, NULL, &config->log, error);
 	if (!rc)
 		aio_trace(*aio, config->trace);
 	return rc;
@@ -282,20 +260,19 @@ unsigned aio_change_holders(struct nvs_aio *aio, int change)
 int nvs_aio_close(struct nvs_aio *aio)
 {
 	HOLD_CANCEL;
+	struct aio_memory *memory;
+	struct nvs_file *file;
+
 	if (!aio)
 		return 0;
 	if (aio_change_holders(aio, 0))
 		return -EBUSY;
 	stop_workers(aio);
 	/* Their owners close them later. */
-	for (struct nvs_file *file = LIST_FIRST(&aio->open_files); file;
-	     file = LIST_NEXT(file, open)) {
-		file->aio = NULL;
-	}
-	for (struct aio_memory *memory = LIST_FIRST(&aio->memories); memory;
-	     memory = LIST_NEXT(memory, link)) {
-		memory->aio = NULL;
-	}
+	LIST_FOREACH(file, &aio->open_files, open)
+	file->aio = NULL;
+	LIST_FOREACH(memory, &aio->memories, link)
+	memory->aio = NULL;
 	aio_free(aio);
 	return 0;
 }

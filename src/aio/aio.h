@@ -106,11 +106,9 @@ const struct nvs_log *aio_log(const struct nvs_aio *aio);
 /* What the aio was opened with; constant. */
 const struct aio_config *aio_settings(const struct nvs_aio *aio);
 
-/* nvs_aio_open() with the settings and the log by themselves. */
-int aio_open(struct nvs_aio **aio, const struct aio_config *config, const struct nvs_log *log,
-	     struct nvs_error *error);
 struct engine_ops;
-/* The same with `ops` instead of the configured engine, unless they are NULL. */
+/* nvs_aio_open() with the settings and the log by themselves, and with `ops` instead of the
+ * configured engine, unless they are NULL. */
 int aio_open_with(struct nvs_aio **aio, const struct aio_config *config,
 		  const struct engine_ops *ops, void *ops_arg, const struct nvs_log *log,
 		  struct nvs_error *error);

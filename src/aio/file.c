@@ -39,13 +39,13 @@ static int slot_take(struct nvs_aio *aio, int fd)
 {
 	if (fd < 0)
 		return -1;
-	for (int slot = 0; slot < ENGINE_FILES; slot++)
+	for (int slot = 0; slot < ENGINE_FILES; slot++) {
 		assert(aio->files[slot] != fd);
-	for (int slot = 0; slot < ENGINE_FILES; slot++)
 		if (aio->files[slot] < 0) {
 			aio->files[slot] = fd;
 			return slot;
 		}
+	}
 	return -1;
 }
 
@@ -275,8 +275,7 @@ int nvs_file_from_fd(struct nvs_aio *aio, int fd, unsigned flags, struct nvs_fil
 	if (rc)
 		return error_set(error, rc, "%s: %s", name, nvs_strerror(rc));
 	rc = check_flags(name, flags, NVS_FILE_WRITE | NVS_FILE_BUFFERED | NVS_FILE_UNITS, error);
-	if (!rc)
-		rc = check_kind(fd, name, error);
+	rc = rc ?: check_kind(fd, name, error);
 	/* A descriptor with O_PATH reads as O_RDONLY, and is open for neither. */
 	if (!rc && oflags & O_PATH)
 		rc = error_set(error, -EINVAL, "%s is open with O_PATH only: open it for reading%s",

@@ -6,12 +6,12 @@
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	engines: io_uring libaio posix engines
  *	aio: place
- *	transfers: errors piece completions
+ *	transfers: piece completions
  *	requests: requests
  *	transfers: transfer
  *	workers: watch claim worker
  *	aio: registration file
- *	requests: submit wait
+ *	requests: calls
  *	aio: statistics aio
  */
 #ifndef AIO_INTERNAL_H
@@ -145,7 +145,10 @@ struct worker {
 	uint32_t inflight_max;
 };
 
-/* Transfers linked by state.next, first in, first out. */
+/* Transfers with unclaimed bytes, first in, first out. */
+TAILQ_HEAD(transfer_queue, transfer);
+
+/* Transfers that are about to complete, linked by state.next. */
 struct transfer_list {
 	struct transfer *head, **tail;
 };
@@ -173,7 +176,7 @@ struct nvs_aio {
 	pthread_cond_t done;   /* waits for requests and nvs_file_close() sleep here */
 	pthread_cond_t synced; /* a worker has reached the epoch or opened its queue */
 	/* Transfers with unclaimed bytes, by direction. */
-	struct transfer_list todo[TRANSFER_PRIORITIES][2];
+	struct transfer_queue todo[TRANSFER_PRIORITIES][2];
 	uint64_t awaited_reads; /* in flight */
 	uint32_t restrained;	/* write-backs yet to be restrained after the last of them */
 	struct requests *requests;
@@ -204,7 +207,7 @@ struct nvs_aio {
 	struct worker *workers;
 };
 
-/* ---- checks.c: under the lock ---- */
+/* ---- place.c: under the lock ---- */
 /* Once the workers run: asserts their counts, and the bounds of the tables. */
 void workers_check(const struct nvs_aio *aio);
 /* Asserts what holds of a slot of the table of regions, used or not. */
@@ -231,9 +234,8 @@ static inline bool transfer_is_awaited_read(const struct transfer *transfer)
 void transfer_check(const struct transfer *transfer);
 /* Whether a transfer is queued. */
 bool transfers_queued(const struct nvs_aio *aio);
-/* Removes fully claimed and failed transfers from the head of a list of queued ones. */
-void list_pop_claimed(struct nvs_aio *aio, struct transfer_list *todo,
-		      struct transfer_list *completed);
+/* Removes fully claimed and failed transfers from the head of a queue. */
+void queue_pop_claimed(struct transfer_queue *todo, struct transfer_list *completed);
 void list_add_completed(struct transfer_list *completed, struct transfer *transfer);
 /* Completes transfers. Those with a queue stay in the list. */
 void list_publish(struct nvs_aio *aio, struct transfer_list *completed);

@@ -27,6 +27,7 @@ void aio_sync(struct nvs_aio *aio)
 			pthread_cond_wait(&aio->synced, &aio->lock);
 }
 
+/* -ENOSPC */
 static int region_take(struct nvs_aio *aio, const void *owner, uint64_t registration, char *data,
 		       size_t nbytes)
 {
@@ -43,7 +44,7 @@ static int region_take(struct nvs_aio *aio, const void *owner, uint64_t registra
 					  .registration = registration};
 		if ((unsigned)slot >= aio->nregions)
 			aio->nregions = (unsigned)slot + 1;
-		return slot;
+		return 0;
 	}
 	return -ENOSPC;
 }
@@ -67,16 +68,11 @@ int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes)
 		return -EINVAL;
 	pthread_mutex_lock(&aio->lock);
 	registration = aio->generation + 1;
-	for (size_t done = 0; done < nbytes && rc >= 0; done += REGION_BYTES)
+	for (size_t done = 0; done < nbytes && !rc; done += REGION_BYTES)
 		rc = region_take(aio, data, registration, (char *)data + done,
 				 nbytes - done < REGION_BYTES ? nbytes - done : REGION_BYTES);
-	if (rc >= 0) {
-		/*
-		 * Waits until all rings have registered the regions; one that failed gives its
-		 * error.
-		 */
-		rc = 0;
-
+	if (!rc) {
+		/* All rings register the regions; one that failed gives its error. */
 		aio_sync(aio);
 		for (unsigned i = 0; i < aio->nregions; i++)
 			if (aio->regions[i].registration == registration && aio->regions[i].status)
@@ -85,7 +81,7 @@ int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes)
 			aio->buffers_status = rc;
 	}
 	/* Rings that did register the pages must not use them after the caller frees them. */
-	if (rc < 0)
+	if (rc)
 		registration_end(aio, registration);
 	pthread_mutex_unlock(&aio->lock);
 	return rc;
@@ -147,7 +143,7 @@ int aio_register_most(struct nvs_aio *aio, void *data, size_t nbytes, size_t *do
 		rc = nvs_aio_register_memory(aio, data, nbytes);
 	}
 	*done = rc ? 0 : nbytes;
-	return rc ? rc : first;
+	return rc ?: first;
 }
 
 void aio_memory_add(struct nvs_aio *aio, struct aio_memory *memory, void *data)

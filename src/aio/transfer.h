@@ -6,6 +6,8 @@
 #ifndef AIO_TRANSFER_H
 #define AIO_TRANSFER_H
 
+#include <sys/queue.h>
+
 #include "nvswap.h"
 
 struct completions;
@@ -61,7 +63,8 @@ struct transfer {
 	uint64_t error_offset; /* file offset of the failed I/O */
 
 	struct transfer_state {
-		struct transfer *next, **link; /* in a queue; *link points to this one */
+		struct transfer *next; /* in a list that is submitted, or has completed */
+		TAILQ_ENTRY(transfer) queued;
 		struct completions *queue;
 		uint64_t claimed, pending, since_ns, hangs_at;
 		uint32_t phase; /* enum transfer_phase, written under the aio's lock */

@@ -44,7 +44,7 @@ uint64_t store_written(const struct store *store)
 
 static uint64_t ahead_bytes(const struct store *store)
 {
-	return max_u64(store->budget.limit / AHEAD_PART, AHEAD_MIN);
+	return max_u64(store->budget / AHEAD_PART, AHEAD_MIN);
 }
 
 static void warn_of_count(struct store *store, unsigned i, uint64_t count)
@@ -52,14 +52,14 @@ static void warn_of_count(struct store *store, unsigned i, uint64_t count)
 	const char *parent = store->members[i].parent;
 	char had[32], may[32];
 
-	if (store->budget.warned || count < store->budget.limit - store->budget.limit / 10)
+	if (store->budget_warned || count < store->budget - store->budget / 10)
 		return;
-	store->budget.warned = true;
+	store->budget_warned = true;
 	log_say(&store->log, NVS_LOG_WARNING,
 		"%s of the %s that nvswap.write_budget allows were written below %s: beyond it no "
 		"run starts there until the budget is raised, or %s/nvswap/" MEMBER_COUNT_NAME
 		" is removed",
-		size_text(count, had), size_text(store->budget.limit, may), parent, parent);
+		size_text(count, had), size_text(store->budget, may), parent, parent);
 }
 
 int budget_open(struct store *store, uint64_t limit, struct nvs_error *error)
@@ -67,7 +67,7 @@ int budget_open(struct store *store, uint64_t limit, struct nvs_error *error)
 	uint64_t count;
 	int rc = 0;
 
-	assert(!store->budget.limit && !store->read_only);
+	assert(!store->budget && !store->read_only);
 	if (!limit || store->members[0].kind == MEMBER_MEMORY)
 		return 0;
 	for (unsigned i = 0; i < store->nmembers; i++)
@@ -78,17 +78,17 @@ int budget_open(struct store *store, uint64_t limit, struct nvs_error *error)
 				"file beside the store: leave the key out, or give a directory on "
 				"a file system of the device",
 				store->members[i].path);
-	store->budget.limit = limit;
+	store->budget = limit;
 	for (unsigned i = 0; i < store->nmembers && !rc; i++) {
-		struct budget_share *share = &store->budget.shares[i];
+		struct member *member = &store->members[i];
+		uint64_t ahead = ahead_bytes(store);
 
-		rc = member_change_count(&store->members[i], ahead_bytes(store), 0, limit, &count,
-					 error);
+		rc = member_change_count(member, (int64_t)ahead, limit, &count, error);
 		if (rc)
 			break;
-		share->counted = ahead_bytes(store);
-		share->next = share->counted / 2;
-		warn_of_count(store, i, count - share->counted);
+		member->counted = ahead;
+		member->count_next = ahead / 2;
+		warn_of_count(store, i, count - ahead);
 	}
 	return rc;
 }
@@ -96,18 +96,16 @@ int budget_open(struct store *store, uint64_t limit, struct nvs_error *error)
 /* Has the path's file count `nbytes` for this run, of which it has written all but `ahead`. */
 static void count_run(struct store *store, unsigned i, uint64_t nbytes, uint64_t ahead)
 {
-	struct budget_share *share = &store->budget.shares[i];
+	struct member *member = &store->members[i];
 	struct nvs_error error = {.size = sizeof(error)};
 	uint64_t count;
-	int rc = member_change_count(&store->members[i], nbytes - min_u64(share->counted, nbytes),
-				     share->counted - min_u64(nbytes, share->counted), UINT64_MAX,
-				     &count, &error);
 
-	if (!rc) {
-		share->counted = nbytes;
+	if (!member_change_count(member, (int64_t)(nbytes - member->counted), UINT64_MAX, &count,
+				 &error)) {
+		member->counted = nbytes;
 		warn_of_count(store, i, count - min_u64(ahead, count));
-	} else if (!store->budget.failed) {
-		store->budget.failed = true;
+	} else if (!store->budget_failed) {
+		store->budget_failed = true;
 		log_say(&store->log, NVS_LOG_WARNING,
 			"what this run writes can't be counted for nvswap.write_budget: %s",
 			error.text);
@@ -116,9 +114,9 @@ static void count_run(struct store *store, unsigned i, uint64_t nbytes, uint64_t
 
 bool store_budget_due(const struct store *store)
 {
-	for (unsigned i = 0; i < store->nmembers && store->budget.limit; i++)
+	for (unsigned i = 0; i < store->nmembers && store->budget; i++)
 		if (member_written(store, i) >=
-		    __atomic_load_n(&store->budget.shares[i].next, __ATOMIC_RELAXED))
+		    __atomic_load_n(&store->members[i].count_next, __ATOMIC_RELAXED))
 			return true;
 	return false;
 }
@@ -128,10 +126,10 @@ void store_budget_count(struct store *store)
 	for (unsigned i = 0; i < store->nmembers; i++) {
 		uint64_t written = member_written(store, i), ahead = ahead_bytes(store);
 
-		if (written < store->budget.shares[i].next)
+		if (written < store->members[i].count_next)
 			continue;
 		count_run(store, i, written + ahead, ahead);
-		__atomic_store_n(&store->budget.shares[i].next, written + ahead / 2,
+		__atomic_store_n(&store->members[i].count_next, written + ahead / 2,
 				 __ATOMIC_RELAXED);
 	}
 }
@@ -139,6 +137,6 @@ void store_budget_count(struct store *store)
 void budget_close(struct store *store)
 {
 	for (unsigned i = 0; i < store->nmembers; i++)
-		if (store->budget.shares[i].counted)
+		if (store->members[i].counted)
 			count_run(store, i, member_written(store, i), 0);
 }

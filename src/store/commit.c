@@ -41,21 +41,6 @@ void store_commit_check(const struct store *store)
 	slots_check(&store->slots);
 }
 
-/* Of the entries of a commit; `size` is store_bytes(). */
-static void entries_check(const struct store *store, uint64_t size,
-			  const struct store_entry *entries, size_t n)
-{
-	for (size_t i = 0; i < n; i++) {
-		const struct store_entry *entry = &entries[i];
-		uint64_t length = round_to_unit(entry->nbytes, store->unit);
-
-		entry_check(entry, store->unit);
-		assert(length <= size);
-		assert(!length || entry->offset <= size - length);
-		assert(!length || entry->spare <= size - length);
-	}
-}
-
 /* ---- Reading ---- */
 
 int store_read_manifest(struct store *store, bool rollback, struct nvs_error *error)
@@ -63,8 +48,7 @@ int store_read_manifest(struct store *store, bool rollback, struct nvs_error *er
 	struct member *first = &store->members[0];
 	int rc = slots_open(&store->slots, first, error);
 
-	if (!rc)
-		rc = slots_read(&store->slots, first, rollback, &store->found, &store->log, error);
+	rc = rc ?: slots_read(&store->slots, first, rollback, &store->found, &store->log, error);
 	if (rc)
 		return rc;
 	store->manifest = store->found.header;
@@ -98,8 +82,7 @@ int store_begin_writing(struct store *store, struct nvs_error *error)
 	int rc = slots_complete(&store->slots, &store->members[0], false, error);
 
 	/* A missing manifest file was just created again. */
-	if (!rc)
-		rc = member_sync_names(&store->members[0], error);
+	rc = rc ?: member_sync_names(&store->members[0], error);
 	if (rc)
 		return rc;
 	/* The writer of the newest label may have been killed before it was durable on both places.
@@ -129,9 +112,7 @@ const struct store_entry *store_entries(const struct store *store, size_t *n)
 
 struct store_note store_found_note(const struct store *store)
 {
-	struct store_note note = manifest_note(&store->found);
-
-	return note;
+	return manifest_note(&store->found);
 }
 
 uint64_t store_generation(struct store *store)
@@ -205,7 +186,7 @@ static int check_places(struct store *store, struct nvs_error *error)
 
 	for (unsigned i = 0; i < store->nmembers && !rc; i++)
 		rc = member_check_place(&store->members[i], error);
-	return rc ? rc : slots_check_places(&store->slots, &store->members[0], error);
+	return rc ?: slots_check_places(&store->slots, &store->members[0], error);
 }
 
 static int replace_manifest(struct store *store, const uint8_t *bytes,
@@ -225,11 +206,8 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 		return rc;
 	}
 	rc = slots_write(&store->slots, bytes, nbytes, error);
-	if (!rc)
-		rc = slots_sync(&store->slots, error);
 	/* Again, since syncing may have taken long. */
-	if (!rc)
-		rc = check_places(store, error);
+	rc = rc ?: check_places(store, error);
 	/* Until a label names it, the manifest does not count. */
 	if (rc)
 		return rc;
@@ -237,7 +215,7 @@ static int replace_manifest(struct store *store, const uint8_t *bytes,
 	for (unsigned i = store->nmembers; i-- > 1 && !rc;)
 		if (member_has_copy(&store->members[i], LABEL_DAMAGED))
 			rc = member_write_label(&store->members[i], error);
-	rc = rc ? rc : relabel(store, header->generation, error);
+	rc = rc ?: relabel(store, header->generation, error);
 	if (rc) {
 		struct nvs_error first = *error, second = {.size = sizeof(second)};
 
@@ -270,13 +248,14 @@ static int write_commit(struct store *store, const struct store_entry *entries, 
 			const struct store_note *note, struct nvs_error *error)
 {
 	const struct manifest_header *last = &store->manifest;
+	const struct slot *slot = &store->slots.slot[0];
 	struct manifest_header header;
-	uint64_t highest;
+	uint64_t highest, nbytes;
+	char need[32], have[32];
 	uint8_t *bytes;
 	int rc = check_places(store, error);
 
-	if (!rc)
-		rc = take_back_failed_commit(store, error);
+	rc = rc ?: take_back_failed_commit(store, error);
 	if (rc)
 		return rc;
 	/* The highest number in any label or manifest, including those of commits that were cut
@@ -289,13 +268,19 @@ static int write_commit(struct store *store, const struct store_entry *entries, 
 				 " of a commit is the last that there can be; the store is "
 				 "damaged: restore it from a copy",
 				 store->members[0].path, highest);
-	rc = slots_check_size(&store->slots, manifest_bytes(entries, n, note), error);
-	if (rc)
-		return rc;
+	nbytes = manifest_bytes(entries, n, note);
+	if (nbytes > slot->capacity)
+		return error_set(
+			error, -ENOSPC,
+			"the manifest needs %s, but %s has only %s for it: keep the store in a "
+			"directory, or register fewer tensors or shorter names",
+			size_text(nbytes, need), slot->path, size_text(slot->capacity, have));
 	bytes = manifest_encode(store->members[0].label.id, highest + 1, entries, n, note, &header);
 	if (!bytes)
 		return error_no_memory(error, "writing the manifest");
-	manifest_stamp(bytes, (uint64_t)time(NULL), &header);
+	header.made = (uint64_t)time(NULL);
+	header.writer = NVS_VERSION_MAJOR << 16 | NVS_VERSION_MINOR << 8 | NVS_VERSION_PATCH;
+	manifest_encode_header(&header, bytes);
 
 	/* A write always moves the tensor's contents, so equal entries have equal contents. */
 	bool unchanged = last->generation &&
@@ -318,6 +303,7 @@ int store_commit(struct store *store, const struct store_entry *entries, size_t 
 		 const struct store_note *note, struct nvs_error *error)
 {
 	struct nvs_error why = {.size = sizeof(why)};
+	const uint64_t size = store_bytes(store);
 	int rc;
 
 	if (!store->keep)
@@ -326,7 +312,14 @@ int store_commit(struct store *store, const struct store_entry *entries, size_t 
 		return store_read_only(store, error);
 	pthread_mutex_lock(&store->committing);
 	store_commit_check(store);
-	entries_check(store, store_bytes(store), entries, n);
+	for (size_t i = 0; i < n; i++) {
+		uint64_t length = align_up(entries[i].nbytes, store->unit);
+
+		entry_check(&entries[i], store->unit);
+		assert(length <= size);
+		assert(!length || entries[i].offset <= size - length);
+		assert(!length || entries[i].spare <= size - length);
+	}
 	rc = write_commit(store, entries, n, note, &why);
 	store_commit_check(store);
 	pthread_mutex_unlock(&store->committing);

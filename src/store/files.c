@@ -3,11 +3,16 @@
  * A store that is files of others, read where they lie: nothing of them is changed, locked or
  * copied. The files are ranges of one nvs_file, one behind the other, each from a whole unit on,
  * with a unit between two, so no window covers bytes of two files.
+ *
+ * A file may change at any time. It has the stamp of its header's reading for as long as nobody
+ * writes to it; so bytes are those of one version if the stamp, taken after they were read, is the
+ * same. The path must lead to the file too: a program would find another one there.
  */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "aio/aio.h"
@@ -19,19 +24,27 @@
  * move 512 bytes. */
 #define UNIT_READ 4096u
 
+/* Shorter tensors lie together: they are read in one transfer, through bounce buffers. */
+#define SMALL_BYTES (UINT64_C(32) << 10)
+
 /* Opens the members for direct I/O, if all files can do it, and places them. */
 static int open_members(struct store *store, const struct weights *weights,
 			struct file_member *members, struct nvs_error *error)
 {
-	struct sources *sources = store->sources;
 	uint64_t first = 0;
 	int rc;
 
 	for (size_t i = 0; i < weights->nfiles; i++) {
+		struct source *source = &store->sources[i];
 		struct file_member *member = &members[i];
 		uint64_t needed;
 
-		*member = (struct file_member){.path = sources->source[i].path, .direct_fd = -1};
+		*source = (struct source){.path = strdup(weights->files[i].path),
+					  .full = absolute_path(weights->files[i].path),
+					  .stamp = weights->files[i].stamp};
+		if (!source->path || !source->full)
+			return error_no_memory(error, "opening files");
+		*member = (struct file_member){.path = source->path, .direct_fd = -1};
 		member->fd = fcntl(weights->files[i].fd, F_DUPFD_CLOEXEC, 0);
 		/* I/Os of a descriptor with O_NONBLOCK may return EAGAIN. */
 		if (member->fd < 0 || fcntl(member->fd, F_SETFL, O_RDONLY))
@@ -59,33 +72,11 @@ static int open_members(struct store *store, const struct weights *weights,
 			member_close_fd(&members[i].direct_fd);
 			members[i].dio.direct = false;
 		}
-		members[i].first = sources->source[i].first = first;
-		sources->source[i].fd = members[i].fd;
+		members[i].first = store->sources[i].first = first;
+		store->sources[i].fd = members[i].fd;
 		if (nbytes > INT64_MAX - first - 3 * (uint64_t)store->unit)
 			return error_set(error, -EFBIG, "the files have more than 2^63 bytes");
-		first = round_to_unit(first + nbytes, store->unit) + store->unit;
-	}
-	return 0;
-}
-
-static int copy_names(struct store *store, const struct weights *weights, struct nvs_error *error)
-{
-	struct sources *sources =
-		calloc(1, sizeof(*sources) + weights->nfiles * sizeof(sources->source[0]));
-
-	store->sources = sources;
-	if (!sources)
-		return error_no_memory(error, "opening files");
-	sources->n = weights->nfiles;
-	for (size_t i = 0; i < sources->n; i++) {
-		struct source *source = &sources->source[i];
-
-		*source = (struct source){.path = strdup(weights->files[i].path),
-					  .full = absolute_path(weights->files[i].path),
-					  .stamp = weights->files[i].stamp,
-					  .fd = -1};
-		if (!source->path || !source->full)
-			return error_no_memory(error, "opening files");
+		first = align_up(first + nbytes, store->unit) + store->unit;
 	}
 	return 0;
 }
@@ -99,20 +90,20 @@ int store_open_files(struct store **out, struct nvs_aio *aio, const struct weigh
 	int rc;
 
 	assert(n);
-	if (!store || !members) {
+	if (store)
+		store->sources = calloc(n, sizeof(*store->sources));
+	if (!store || !members || !store->sources) {
 		store_close(store);
 		free(members);
 		return error_no_memory(error, "opening files");
 	}
+	store->nsources = n;
 	for (size_t i = 0; i < n; i++)
 		members[i].fd = members[i].direct_fd = -1;
 	store->read_only = store->direct = true;
 	store->unit = UNIT_READ;
-	rc = copy_names(store, weights, error);
-	if (!rc)
-		rc = open_members(store, weights, members, error);
-	if (!rc)
-		rc = file_create(aio, members, (unsigned)n, 0, false, true, &store->file, error);
+	rc = open_members(store, weights, members, error);
+	rc = rc ?: file_create(aio, members, (unsigned)n, 0, false, true, &store->file, error);
 	for (size_t i = 0; i < n && rc; i++) {
 		member_close_fd(&members[i].fd);
 		member_close_fd(&members[i].direct_fd);
@@ -123,4 +114,70 @@ int store_open_files(struct store **out, struct nvs_aio *aio, const struct weigh
 	else
 		*out = store;
 	return rc;
+}
+
+/* ---- Their places, and whether they are as they were ---- */
+
+static const struct source *source_at(const struct store *store, uint64_t offset)
+{
+	return &store->sources[file_member_at(store->file, offset)];
+}
+
+const char *store_file_path(const struct store *store, uint64_t offset)
+{
+	return source_at(store, offset)->path;
+}
+
+uint64_t store_file_offset(const struct store *store, size_t file, uint64_t offset)
+{
+	assert(file < store->nsources);
+	return store->sources[file].first + offset;
+}
+
+struct store_window store_window(const struct store *store, uint64_t offset, uint64_t nbytes)
+{
+	const struct source *source = source_at(store, offset);
+	uint64_t end = source->first + source->stamp.nbytes;
+	struct store_window window = {.offset = offset,
+				      .extent = align_up(nbytes, store->unit),
+				      .nbytes = nbytes,
+				      .small = true};
+
+	assert(offset >= source->first && nbytes <= end - offset);
+	if (nbytes < SMALL_BYTES)
+		return window;
+	window = (struct store_window){.offset = align_down(offset, store->unit)};
+	window.skip = (uint32_t)(offset - window.offset);
+	window.extent = align_up(window.skip + nbytes, store->unit);
+	/* The last one of a file may end in the middle of a unit. */
+	window.nbytes = min_u64(window.extent, end - window.offset);
+	return window;
+}
+
+int store_check_file(const struct store *store, uint64_t offset)
+{
+	const struct source *source = source_at(store, offset);
+	struct stat open, named;
+	struct stamp stamp;
+
+	if (fstat(source->fd, &open) || stat(source->full, &named))
+		return -ESTALE;
+	stamp = stamp_of(&open);
+	if (!stamps_equal(&stamp, &source->stamp))
+		return -ESTALE;
+	return named.st_dev == open.st_dev && named.st_ino == open.st_ino ? 0 : -ESTALE;
+}
+
+bool store_report_file(struct store *store, uint64_t offset)
+{
+	struct source *source = &store->sources[file_member_at(store->file, offset)];
+	bool first = !source->reported;
+
+	source->reported = true;
+	return first;
+}
+
+bool store_same_file(const struct store *store, uint64_t a, uint64_t b)
+{
+	return source_at(store, a) == source_at(store, b);
 }

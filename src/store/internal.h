@@ -6,9 +6,9 @@
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	bytes: disk label manifest
- *	member: member names count device_area label_io device directory member/open space
- *	store: slots budget sources reserve commit identity open files
- *	inspect: read inspect/open describe find verify remove repair
+ *	member: member count label_io device member/open space
+ *	store: slots budget reserve commit open files
+ *	inspect: read inspect/open verify change
  */
 #ifndef STORE_INTERNAL_H
 #define STORE_INTERNAL_H
@@ -21,16 +21,14 @@
 #include "store/slots.h"
 #include "store/store.h"
 
-/* The write budget of a path. */
-struct budget_share {
-	uint64_t counted; /* bytes of this run in the path's file `written`, ahead of the writes */
-	uint64_t next;	  /* so many bytes written, and more is to be added; atomic */
-};
-
-struct budget {
-	uint64_t limit; /* bytes; 0: none */
-	bool warned, failed;
-	struct budget_share shares[NVS_PATHS_MAX]; /* by member */
+/* A file of others. */
+struct source {
+	char *path; /* as the caller names it */
+	char *full; /* the same, wherever the process goes */
+	struct stamp stamp;
+	int fd;		/* of the nvs_file */
+	uint64_t first; /* the offset of its first byte there */
+	bool reported;	/* by store_report_file() */
 };
 
 struct store {
@@ -41,7 +39,8 @@ struct store {
 	uint64_t stripe;
 	bool keep, read_only, direct;
 	struct nvs_file *file;
-	struct sources *sources; /* of a store of files of others, which has no members; or NULL */
+	struct source *sources; /* of a store of files of others, which has no members; or NULL */
+	size_t nsources;
 
 	pthread_mutex_t lock;	 /* of the following; taken behind the other two */
 	struct extents *extents; /* in units */
@@ -59,31 +58,15 @@ struct store {
 	bool damaged;			 /* a copy of a label must be written anew */
 	bool unsettled;			 /* the drive may name either of two manifests */
 
-	struct budget budget; /* of the thread that opens, counts or closes */
+	/* Of the thread that opens, counts or closes: the write budget in bytes, 0: none; and whether
+	 * a message about it was logged. */
+	uint64_t budget;
+	bool budget_warned, budget_failed;
 };
 
 /* ---- open.c ---- */
 /* A store to be opened, which store_close() frees. NULL: out of memory. */
 struct store *store_new(void);
-
-/* ---- sources.c: files of others ---- */
-struct source {
-	char *path; /* as the caller names it */
-	char *full; /* the same, wherever the process goes */
-	struct stamp stamp;
-	int fd;		/* of the nvs_file */
-	uint64_t first; /* the offset of its first byte there */
-	bool reported;	/* by store_report_file() */
-};
-
-struct sources {
-	size_t n;
-	struct source source[];
-};
-
-void sources_free(struct sources *sources);
-/* Of the first one. */
-const char *sources_path(const struct sources *sources);
 
 /* ---- budget.c ---- */
 /*
@@ -100,8 +83,8 @@ void budget_close(struct store *store);
 int store_read_only(const struct store *store, struct nvs_error *error);
 /* Under the lock: asserts what must hold of the extents. */
 void store_space_check(const struct store *store);
-/* Sets up the allocator over the members' space, without the manifest's extents. */
-int store_open_space(struct store *store, struct nvs_error *error);
+/* Opens the nvs_file over the members, and the allocator, without the manifest's extents. */
+int store_open_space(struct store *store, struct nvs_aio *aio, struct nvs_error *error);
 
 /* ---- commit.c ---- */
 /* Asserts what must hold of a kept store, by the thread that opens it or commits. */
@@ -110,17 +93,5 @@ void store_commit_check(const struct store *store);
 int store_read_manifest(struct store *store, bool rollback, struct nvs_error *error);
 /* The last step of reopening a store that is not read-only, and the first that changes it. */
 int store_begin_writing(struct store *store, struct nvs_error *error);
-
-/* ---- identity.c ---- */
-/*
- * Whether the open members hold the kept store to reopen (*found) or are free for a new one.
- * Anything else is refused; the error says what to do.
- */
-int store_identify(const struct store *store, const struct store_options *options, bool *found,
-		   struct nvs_error *error);
-/* Writes labels that make the members one store, not kept yet. */
-int store_begin(struct store *store, const struct store_options *options, struct nvs_error *error);
-/* The last step of creating a kept store: from here on it can be reopened. */
-int store_begin_keeping(struct store *store, struct nvs_error *error);
 
 #endif

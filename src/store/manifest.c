@@ -82,8 +82,8 @@ void entry_check(const struct store_entry *entry, uint32_t unit)
 		return;
 	assert(entry->offset % unit == 0 && entry->offset <= RANGE_MAX);
 	assert(entry->spare % unit == 0 && entry->spare <= RANGE_MAX);
-	assert(entry->offset + round_to_unit(entry->nbytes, unit) <= entry->spare ||
-	       entry->spare + round_to_unit(entry->nbytes, unit) <= entry->offset);
+	assert(entry->offset + align_up(entry->nbytes, unit) <= entry->spare ||
+	       entry->spare + align_up(entry->nbytes, unit) <= entry->offset);
 }
 
 /* The note and the shortest entries for so many tensors fit. */
@@ -193,13 +193,6 @@ uint8_t *manifest_encode(const uint8_t id[STORE_ID_SIZE], uint64_t generation,
 	memcpy(header->id, id, STORE_ID_SIZE);
 	manifest_encode_header(header, bytes);
 	return bytes;
-}
-
-void manifest_stamp(uint8_t *bytes, uint64_t made, struct manifest_header *header)
-{
-	header->made = made;
-	header->writer = NVS_VERSION_MAJOR << 16 | NVS_VERSION_MINOR << 8 | NVS_VERSION_PATCH;
-	manifest_encode_header(header, bytes);
 }
 
 /* ---- Decoding ---- */
@@ -313,7 +306,7 @@ static const char *check_overlaps(struct manifest *manifest, struct range *range
 
 	for (size_t i = 0; i < manifest->header.count; i++) {
 		const struct store_entry *entry = &manifest->entries[i];
-		uint64_t nbytes = round_to_unit(entry->nbytes, unit);
+		uint64_t nbytes = align_up(entry->nbytes, unit);
 
 		if (!nbytes)
 			continue;

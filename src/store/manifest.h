@@ -8,6 +8,7 @@
 
 #include <assert.h>
 
+#include "base/numbers.h"
 #include "store/label.h"
 #include "store/store.h"
 
@@ -32,14 +33,12 @@ struct manifest {
 	uint64_t end;	  /* bytes; where the last extent ends */
 };
 
-/* The size of the encoded manifest; slots_check_size says whether it fits. `note` may be NULL. */
+/* The size of the encoded manifest. `note` may be NULL. */
 uint64_t manifest_bytes(const struct store_entry *entries, size_t n, const struct store_note *note);
 /* The encoded manifest, to be freed by the caller. `note` may be NULL. NULL: out of memory. */
 uint8_t *manifest_encode(const uint8_t id[STORE_ID_SIZE], uint64_t generation,
 			 const struct store_entry *entries, size_t n, const struct store_note *note,
 			 struct manifest_header *header);
-/* Writes into encoded bytes when the commit is made, and by which version of the library. */
-void manifest_stamp(uint8_t *bytes, uint64_t made, struct manifest_header *header);
 /* Writes the header's bytes; they are those that were decoded. */
 void manifest_encode_header(const struct manifest_header *header,
 			    uint8_t bytes[MANIFEST_HEADER_BYTES]);
@@ -67,14 +66,6 @@ static inline uint64_t note_room(uint64_t nbytes)
 {
 	assert(nbytes <= NVS_NOTE_MAX);
 	return (nbytes + 7) & ~(uint64_t)7;
-}
-
-/* The length of an extent: nbytes, up to RANGE_MAX, in whole units. */
-static inline uint64_t round_to_unit(uint64_t nbytes, uint32_t unit)
-{
-	assert(unit && !(unit & (unit - 1)));
-	assert(nbytes <= UINT64_MAX - (unit - 1));
-	return (nbytes + unit - 1) & ~(uint64_t)(unit - 1);
 }
 
 #endif

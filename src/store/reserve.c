@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What is constant in an open store, for the layers above; extents for tensors, and their space on
- * the drives. Reserving is all or nothing: after an error
- * extents and files are unchanged. The files grow without the lock, while extents may be released.
+ * the drives. Reserving is all or nothing: after an error extents and files are unchanged. The
+ * files grow without the lock, while extents may be released.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ bool store_direct(const struct store *store)
 
 const char *store_path(const struct store *store)
 {
-	return store->sources ? sources_path(store->sources) : store->members[0].path;
+	return store->sources ? store->sources[0].path : store->members[0].path;
 }
 
 /* The space grows in multiples of this: whole rows of stripes. */
@@ -67,23 +67,21 @@ void store_space_check(const struct store *store)
 /* Under the lock: of an extent that is reserved. */
 static void store_extent_check(const struct store *store, uint64_t offset, uint64_t nbytes)
 {
-	uint64_t size = extents_size(store->extents) * store->unit;
-
 	assert(offset % store->unit == 0);
-	assert(offset <= size);
-	assert(round_to_unit(nbytes, store->unit) <= size - offset);
+	assert(offset <= size_bytes(store));
+	assert(align_up(nbytes, store->unit) <= size_bytes(store) - offset);
 	assert(nbytes || !offset);
 }
 
 /* ---- Opening ---- */
 
-int store_open_space(struct store *store, struct nvs_error *error)
+int store_open_space(struct store *store, struct nvs_aio *aio, struct nvs_error *error)
 {
 	const uint64_t used = member_share(store->found.end, store->nmembers, store->stripe);
 	const size_t n = store->found.header.count;
-	int rc = 0;
+	int rc = members_open_file(store->members, store->nmembers, store->stripe, aio,
+				   &store->file, error);
 
-	assert(store->nmembers);
 	store->share = UINT64_MAX;
 	for (unsigned i = 0; i < store->nmembers && !rc; i++) {
 		uint64_t nbytes;
@@ -105,7 +103,7 @@ int store_open_space(struct store *store, struct nvs_error *error)
 		return error_no_memory(error, "reserving space in the store");
 	for (size_t i = 0; i < n && !rc; i++) {
 		const struct store_entry *entry = &store->found.entries[i];
-		uint64_t units = round_to_unit(entry->nbytes, store->unit) / store->unit;
+		uint64_t units = align_up(entry->nbytes, store->unit) / store->unit;
 
 		/* The decoder has refused extents that overlap, and member_space_of() a late
 		 * end. */
@@ -151,18 +149,16 @@ static int grow_by(struct store *store, uint64_t nbytes, struct nvs_error *error
 {
 	uint64_t row = row_bytes(store);
 	char more[32];
+	int rc;
 
 	if (nbytes > INT64_MAX - size_bytes(store) - row)
 		return error_set(error, -ENOSPC, "no drive has room for another %s",
 				 size_text(nbytes, more));
 	nbytes = (nbytes + row - 1) / row * row;
-
 	pthread_mutex_unlock(&store->lock);
-
-	int rc = grow_members(store, store->share + nbytes / store->nmembers, error);
-
-	pthread_mutex_lock(&store->lock);
+	rc = grow_members(store, store->share + nbytes / store->nmembers, error);
 	/* Others release extents meanwhile, and none reserves. */
+	pthread_mutex_lock(&store->lock);
 	if (rc)
 		return rc;
 	store->share += nbytes / store->nmembers;
@@ -216,31 +212,26 @@ static int reserve_together(struct store *store, const uint64_t *nbytes, size_t 
 
 static void give_back(struct store *store, uint64_t offset, uint64_t nbytes)
 {
+	int rc;
+
 	if (!nbytes || offset == NOWHERE)
 		return;
-
 	store_extent_check(store, offset, nbytes);
-
-	int rc = extents_free(store->extents, offset / store->unit, units_of(store, nbytes));
-
+	rc = extents_free(store->extents, offset / store->unit, units_of(store, nbytes));
 	assert(!rc);
 }
 
 /* Under the lock, which it releases while the files grow. */
 static int reserve_manifest(struct store *store, size_t n, struct nvs_error *error)
 {
-	assert(n <= UINT64_MAX - store->live - 1);
-
 	/* Each tensor of a kept store has two extents. */
 	uint64_t entries = (store->live + n + 1) / 2;
+	int rc;
 
 	if (!store->keep || entries <= store->entries_max)
 		return 0;
-
 	pthread_mutex_unlock(&store->lock);
-
-	int rc = slots_reserve(&store->slots, entries, error);
-
+	rc = slots_reserve(&store->slots, entries, error);
 	pthread_mutex_lock(&store->lock);
 	if (!rc)
 		store->entries_max = entries;
@@ -254,8 +245,10 @@ static int reserve_extents(struct store *store, const uint64_t *nbytes, size_t n
 	bool overflow = false;
 	int rc;
 
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++) {
+		offsets[i] = 0;
 		overflow |= __builtin_add_overflow(total, units_of(store, nbytes[i]), &total);
+	}
 	if (overflow || total > INT64_MAX / store->unit)
 		return error_set(error, -ENOSPC, "the tensors are more bytes than any drive has");
 	/* Allocate now what releasing them will need. */
@@ -271,11 +264,9 @@ static int reserve_extents(struct store *store, const uint64_t *nbytes, size_t n
 			/* Reserves each in a free gap, or behind the last extent if it fits
 			 * nowhere. */
 			rc = 0;
-
 			for (size_t i = 0; i < n; i++) {
 				uint64_t units = units_of(store, nbytes[i]);
 
-				offsets[i] = 0;
 				if (units && !extents_alloc(store->extents, units, &offsets[i])) {
 					offsets[i] *= store->unit;
 				} else if (units) {
@@ -298,9 +289,6 @@ static int reserve_extents(struct store *store, const uint64_t *nbytes, size_t n
 				offsets[i] *= store->unit;
 			}
 		}
-	} else if (!rc) {
-		for (size_t i = 0; i < n; i++)
-			offsets[i] = 0;
 	}
 	if (!rc)
 		store->live += n;

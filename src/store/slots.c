@@ -21,6 +21,7 @@
 
 #include "base/files.h"
 #include "store/disk.h"
+#include "store/member/internal.h"
 
 int slots_open(struct slots *slots, const struct member *member, struct nvs_error *error)
 {
@@ -29,27 +30,22 @@ int slots_open(struct slots *slots, const struct member *member, struct nvs_erro
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
 		slots->slot[i] = (struct slot){.fd = -1};
 	slots->current = MANIFEST_TURN_COUNT;
-	slots->read_only = member->read_only;
-	slots->complete = false;
 	for (unsigned i = 0; !rc && i < MANIFEST_SLOT_COUNT; i++) {
 		struct slot *slot = &slots->slot[i];
-		char name[MANIFEST_NAME];
+		bool owned = member->kind == MEMBER_FILE;
+		char name[MANIFEST_NAME + 1] = "/";
 
-		manifest_name(i, name);
-		slot->owned = member->kind == MEMBER_FILE;
-		if (!slot->owned) {
+		manifest_name(i, name + 1);
+		if (member_compose(&slot->path, error, "%s%s",
+				   owned ? member->directory : member->path, owned ? name : ""))
+			return -ENOMEM;
+		slot->owned = owned;
+		slot->capacity = owned ? MANIFEST_BYTES_MAX : RAW_MANIFEST_BYTES;
+		slot->base = owned ? 0 : LABEL_AREA_BYTES + i * RAW_MANIFEST_BYTES;
+		if (!owned)
 			slot->fd = member->fd;
-			slot->base = LABEL_AREA_BYTES + i * RAW_MANIFEST_BYTES;
-			slot->capacity = RAW_MANIFEST_BYTES;
-			slot->path = strdup(member->path);
-		} else {
-			slot->capacity = MANIFEST_BYTES_MAX;
-			if (asprintf(&slot->path, "%s/%s", member->directory, name) < 0)
-				slot->path = NULL;
-		}
-		if (!slot->path)
-			return error_no_memory(error, "reading or writing the manifest");
-		rc = slot->owned ? member_open_manifest(member, i, false, &slot->fd, error) : 0;
+		else
+			rc = member_open_manifest(member, i, false, &slot->fd, error);
 		rc = rc == -ENOENT ? 0 : rc;
 	}
 	if (!rc)
@@ -76,8 +72,6 @@ int slots_complete(struct slots *slots, const struct member *member, bool fresh,
 		if (!rc)
 			cow_turn_off(slot->fd);
 	}
-	slots->complete = !rc;
-	slots_check(slots);
 	return rc;
 }
 
@@ -94,11 +88,10 @@ void slots_close(struct slots *slots)
 void slots_check(const struct slots *slots)
 {
 	assert(slots->current <= MANIFEST_TURN_COUNT);
-	assert(!slots->complete || !slots->read_only);
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
 		const struct slot *slot = &slots->slot[i];
 
-		assert(slot->path && (slot->fd >= 0 || !slots->complete));
+		assert(slot->path);
 		assert(slot->generation <= slots->highest);
 		assert(memchr(slot->why, 0, sizeof(slot->why)));
 		assert(slot->owned ? !slot->base && slot->capacity == MANIFEST_BYTES_MAX
@@ -199,21 +192,23 @@ static int read_body(struct slot *slot, uint32_t unit, struct found_slot *found)
 	return 0;
 }
 
-/* Reads the slots with manifest number `generation`; *slot is the first that is whole, or none. */
+/*
+ * Reads the slots with manifest number `generation`, and returns the first that is whole;
+ * MANIFEST_SLOT_COUNT: there is none. -ENOMEM.
+ */
 static int find_generation(struct slots *slots, uint64_t generation, uint32_t unit,
-			   struct found_slot *found, unsigned *slot)
+			   struct found_slot *found)
 {
-	int rc = 0;
+	int slot = MANIFEST_SLOT_COUNT;
 
-	*slot = MANIFEST_SLOT_COUNT;
-	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++) {
+	for (int i = MANIFEST_SLOT_COUNT; i-- > 0;) {
 		if (!found[i].headed || slots->slot[i].generation != generation)
 			continue;
-		rc = read_body(&slots->slot[i], unit, &found[i]);
-		if (found[i].whole && *slot == MANIFEST_SLOT_COUNT)
-			*slot = i;
+		if (read_body(&slots->slot[i], unit, &found[i]))
+			return -ENOMEM;
+		slot = found[i].whole ? i : slot;
 	}
-	return rc;
+	return slot;
 }
 
 /*
@@ -261,37 +256,39 @@ static int last_is_lost(const struct slots *slots, const struct member *first,
 			 slots->slot[0].path, slots->last, text, remedy);
 }
 
+/* The slot of the manifest to use. -ENOMEM, -EUCLEAN. */
 static int find_manifest(struct slots *slots, const struct member *first, bool rollback,
-			 struct found_slot *found, unsigned *slot, struct nvs_error *error)
+			 struct found_slot *found, struct nvs_error *error)
 {
 	const struct label *label = &first->label;
 	uint64_t older = label->generation;
-	int rc = find_generation(slots, older, label->unit, found, slot);
+	int slot = find_generation(slots, older, label->unit, found);
 
-	if (rc || (*slot < MANIFEST_SLOT_COUNT && slots->last == older))
-		return rc ? error_no_memory(error, "reading or writing the manifest") : 0;
-	if (*slot == MANIFEST_SLOT_COUNT) {
+	if (slot >= 0 && slot < MANIFEST_SLOT_COUNT && slots->last == older)
+		return slot;
+	if (slot == MANIFEST_SLOT_COUNT) {
 		/* The highest number below that a header has. */
 		older = 0;
 		for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
 			if (found[i].headed && slots->slot[i].generation < label->generation)
 				older = max_u64(older, slots->slot[i].generation);
-		if (older && find_generation(slots, older, label->unit, found, slot))
-			return error_no_memory(error, "reading or writing the manifest");
+		if (older)
+			slot = find_generation(slots, older, label->unit, found);
 	}
-	if (*slot == MANIFEST_SLOT_COUNT || !rollback)
-		return last_is_lost(slots, first, found, *slot < MANIFEST_SLOT_COUNT ? older : 0,
+	if (slot < 0)
+		return error_no_memory(error, "reading or writing the manifest");
+	if (slot == MANIFEST_SLOT_COUNT || !rollback)
+		return last_is_lost(slots, first, found, slot < MANIFEST_SLOT_COUNT ? older : 0,
 				    error);
 	slots->damaged = true;
-	return 0;
+	return slot;
 }
 
 int slots_read(struct slots *slots, const struct member *first, bool rollback,
 	       struct manifest *manifest, const struct nvs_log *log, struct nvs_error *error)
 {
 	struct found_slot found[MANIFEST_SLOT_COUNT] = {{.headed = false}};
-	unsigned slot = 0;
-	int rc = 0;
+	int slot = 0;
 
 	label_check(&first->label);
 	slots->current = MANIFEST_TURN_COUNT;
@@ -310,16 +307,17 @@ int slots_read(struct slots *slots, const struct member *first, bool rollback,
 			slots->last = max_u64(slots->last, header->generation);
 	}
 	if (slots->last)
-		rc = find_manifest(slots, first, rollback, found, &slot, error);
-	if (slots->last && !rc) {
+		slot = find_manifest(slots, first, rollback, found, error);
+	if (slots->last && slot >= 0) {
 		/* Takes the manifest over, and reports which copies are damaged. */
 		*manifest = found[slot].manifest;
 		found[slot].manifest = (struct manifest){.end = 0};
-		slots->current = slot % MANIFEST_TURN_COUNT;
+		slots->current = (unsigned)slot % MANIFEST_TURN_COUNT;
 		for (unsigned i = slots->current; i < MANIFEST_SLOT_COUNT;
 		     i += MANIFEST_TURN_COUNT) {
-			if (i == slot || (found[i].whole &&
-					  slots->slot[i].generation == manifest->header.generation))
+			if ((int)i == slot ||
+			    (found[i].whole &&
+			     slots->slot[i].generation == manifest->header.generation))
 				continue;
 			slots->damaged = true;
 			log_say(log, NVS_LOG_WARNING,
@@ -335,7 +333,7 @@ int slots_read(struct slots *slots, const struct member *first, bool rollback,
 	}
 	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
 		manifest_free(&found[i].manifest);
-	return rc;
+	return slot < 0 ? slot : 0;
 }
 
 /* ---- Writing ---- */
@@ -344,19 +342,6 @@ int slots_read(struct slots *slots, const struct member *first, bool rollback,
 static unsigned not_current(const struct slots *slots)
 {
 	return slots->current == 0 ? 1 : 0;
-}
-
-int slots_check_size(const struct slots *slots, uint64_t nbytes, struct nvs_error *error)
-{
-	const struct slot *slot = &slots->slot[not_current(slots)];
-	char need[32], have[32];
-
-	if (nbytes <= slot->capacity)
-		return 0;
-	return error_set(error, -ENOSPC,
-			 "the manifest needs %s, but %s has only %s for it: keep the store in a "
-			 "directory, or register fewer tensors or shorter names",
-			 size_text(nbytes, need), slot->path, size_text(slot->capacity, have));
 }
 
 int slots_write(struct slots *slots, const uint8_t *bytes, uint64_t nbytes, struct nvs_error *error)
@@ -378,21 +363,11 @@ int slots_write(struct slots *slots, const uint8_t *bytes, uint64_t nbytes, stru
 		slot->committed = false;
 		slot->why[0] = 0;
 	}
-	return rc;
-}
-
-int slots_sync(struct slots *slots, struct nvs_error *error)
-{
-	int rc = 0;
-
+	/* On a device all slots are one file. */
 	for (unsigned i = not_current(slots); i < MANIFEST_SLOT_COUNT && !rc;
-	     i += MANIFEST_TURN_COUNT) {
-		const struct slot *slot = &slots->slot[i];
-
-		/* On a device all slots are one file. */
-		if (slot->owned || i < MANIFEST_TURN_COUNT)
-			rc = disk_sync(slot->fd, slot->path, error);
-	}
+	     i += MANIFEST_TURN_COUNT)
+		if (slots->slot[i].owned || i < MANIFEST_TURN_COUNT)
+			rc = disk_sync(slots->slot[i].fd, slots->slot[i].path, error);
 	return rc;
 }
 
@@ -437,8 +412,7 @@ void slots_mark(struct slots *slots, const struct manifest_header *header,
 			continue;
 		rc = disk_write(slot->fd, slot->path, bytes, sizeof(bytes), slot->base, &error);
 		disk_count(&slots->written, sizeof(bytes));
-		if (!rc)
-			rc = disk_sync(slot->fd, slot->path, &error);
+		rc = rc ?: disk_sync(slot->fd, slot->path, &error);
 		slot->committed = !rc;
 		if (!rc)
 			continue;

@@ -23,11 +23,9 @@ struct slot {
 
 struct slots {
 	struct slot slot[MANIFEST_SLOT_COUNT];
-	bool read_only;
-	bool complete; /* all exist, and can be written */
-	unsigned
-		current; /* the turn of the valid manifest, never written; MANIFEST_TURN_COUNT: none */
-	bool damaged;	 /* a copy of it must be written anew */
+	/* The turn of the valid manifest, never written; MANIFEST_TURN_COUNT: none. */
+	unsigned current;
+	bool damaged;	  /* a copy of it must be written anew */
 	uint64_t highest; /* number of any manifest there, also of commits that were cut off */
 	uint64_t last;	  /* number of the last commit that the label, or a manifest, proves */
 	uint64_t written; /* bytes of all manifests; atomic */
@@ -51,15 +49,12 @@ void slots_check(const struct slots *slots);
  */
 int slots_read(struct slots *slots, const struct member *first, bool rollback,
 	       struct manifest *manifest, const struct nvs_log *log, struct nvs_error *error);
-/* -ENOSPC if a manifest of `nbytes` does not fit. */
-int slots_check_size(const struct slots *slots, uint64_t nbytes, struct nvs_error *error);
 /*
- * slots_write writes both copies of the turn that is not current, slots_sync makes them durable,
- * and slots_turn makes it current, once a label names it.
+ * slots_write writes both copies of the turn that is not current, and makes them durable; slots_turn
+ * makes it current, once a label names it.
  */
 int slots_write(struct slots *slots, const uint8_t *bytes, uint64_t nbytes,
 		struct nvs_error *error);
-int slots_sync(struct slots *slots, struct nvs_error *error);
 void slots_turn(struct slots *slots);
 /*
  * Marks the copies of the current manifest as committed, one durable before the next is begun. To

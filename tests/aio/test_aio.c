@@ -70,7 +70,7 @@ static bool open_engine(const struct aio_config *config, enum nvs_ioengine ioeng
 
 	close_aio();
 	this_one.ioengine = ioengine;
-	rc = aio_open(&aio, &this_one, NULL, &error);
+	rc = aio_open_with(&aio, &this_one, NULL, NULL, NULL, &error);
 	if (rc == -ENOTSUP) {
 		print_message("%s\n", error.text);
 		return false;
@@ -663,45 +663,6 @@ TEST(nothing_is_moved_by_a_transfer_of_nothing)
 
 /* ---- Options of an aio ---- */
 
-TEST(values_out_of_bounds_are_refused_with_the_bounds)
-{
-	static const struct {
-		uint32_t block, depth, threads;
-		int ioengine;
-		uint32_t io_timeout_ms;
-		const char *subject, *says;
-	} wrong[] = {
-		{0, 8, 1, 0, 0, "block_size", "from 512 to 1073741824"},
-		{511, 8, 1, 0, 0, "block_size", "512"},
-		{513, 8, 1, 0, 0, "block_size", "multiple of 512"},
-		{(1u << 30) + 512, 8, 1, 0, 0, "block_size", "1073741824"},
-		{4096, 0, 1, 0, 0, "queue_depth", "from 1 to 4096"},
-		{4096, 4097, 1, 0, 0, "queue_depth", "4096"},
-		{4096, 8, 0, 0, 0, "thread_count", "from 1 to 256"},
-		{4096, 8, 257, 0, 0, "thread_count", "256"},
-		{4096, 8, 1, 4, 0, "ioengine", "auto, io_uring, libaio or posix"},
-		{4096, 8, 1, -1, 0, "ioengine", "auto, io_uring, libaio or posix"},
-		{4096, 8, 1, 0, NVS_IO_TIMEOUT_MS_MAX + 1, "io_timeout_ms", "86400000"},
-	};
-
-	for (size_t i = 0; i < COUNT(wrong); i++) {
-		const struct aio_config config = {
-			.block_size = wrong[i].block,
-			.queue_depth = wrong[i].depth,
-			.thread_count = wrong[i].threads,
-			.ioengine = (enum nvs_ioengine)wrong[i].ioengine,
-			.io_timeout_ms = wrong[i].io_timeout_ms,
-		};
-
-		assert_int_equal(aio_open(&aio, &config, NULL, &error), -EINVAL);
-		assert_int_equal(error.code, -EINVAL);
-		assert_string_equal(error.subject, wrong[i].subject);
-		assert_says(error.text, wrong[i].says);
-		assert_int_equal(aio_open(&aio, &config, NULL, NULL), -EINVAL);
-		assert_null(aio);
-	}
-}
-
 TEST(values_at_their_bounds_work)
 {
 	static const uint32_t bounds[][3] = {
@@ -735,7 +696,7 @@ TEST(gpu_memory_is_refused_with_what_to_do)
 	struct aio_config config = plain;
 
 	config.use_gds = true;
-	assert_int_equal(aio_open(&aio, &config, NULL, &error), -ENOTSUP);
+	assert_int_equal(aio_open_with(&aio, &config, NULL, NULL, NULL, &error), -ENOTSUP);
 	assert_string_equal(error.subject, "use_gds");
 	assert_says(error.text, "set use_gds to false");
 }
@@ -787,7 +748,7 @@ static int explicit_engine_is_refused(enum nvs_ioengine ioengine, const char *sa
 	struct aio_config config = plain;
 
 	config.ioengine = ioengine;
-	EXPECT(aio_open(&aio, &config, NULL, &error) == -ENOTSUP);
+	EXPECT(aio_open_with(&aio, &config, NULL, NULL, NULL, &error) == -ENOTSUP);
 	EXPECT(error.code == -ENOTSUP && !strcmp(error.subject, "ioengine"));
 	EXPECT(strstr(error.text, nvs_ioengine_name(ioengine)));
 	EXPECT(strstr(error.text, says));
@@ -803,7 +764,7 @@ TEST(without_threads_no_engine_opens)
 	for (int i = NVS_IOENGINE_AUTO; i < NVS_IOENGINE_COUNT; i++) {
 		config.ioengine = (enum nvs_ioengine)i;
 		inject_fail(INJECT_THREAD, 1, INJECT_ALWAYS, EAGAIN);
-		rc = aio_open(&aio, &config, NULL, &error);
+		rc = aio_open_with(&aio, &config, NULL, NULL, NULL, &error);
 		inject_stop(NULL);
 		assert_int_equal(rc, -EAGAIN);
 		assert_int_equal(error.code, -EAGAIN);
@@ -847,7 +808,7 @@ static int auto_where_blocked(void *arg)
 	    (blocked->setup && deny_syscall(SYS_io_setup, blocked->setup)))
 		return CHILD_SKIPPED;
 	config.thread_count = 2;
-	EXPECT(!aio_open(&aio, &config, &log, &error));
+	EXPECT(!aio_open_with(&aio, &config, NULL, NULL, &log, &error));
 	nvs_aio_get_stats(aio, &stats);
 	EXPECT(!strcmp(stats.ioengine, nvs_ioengine_name(blocked->takes)));
 	for (size_t i = 0; i < COUNT(blocked->says) && blocked->says[i]; i++) {
@@ -1105,7 +1066,7 @@ TEST(memory_that_cannot_be_written_is_not_registered)
 	assert_ptr_not_equal(data, MAP_FAILED);
 	need_io_uring();
 	config.ioengine = NVS_IOENGINE_IO_URING;
-	DO(aio_open(&aio, &config, NULL, &error));
+	DO(aio_open_with(&aio, &config, NULL, NULL, NULL, &error));
 	assert_int_equal(nvs_aio_register_memory(aio, data, PAGE), -EFAULT);
 	assert_int_equal(nvs_aio_get_stats(aio, &stats), 0);
 	assert_says(stats.buffers_reason, "not mapped for reading and writing");
@@ -1127,7 +1088,7 @@ static int register_beyond_the_limit(void *arg)
 		return CHILD_SKIPPED;
 	config.thread_count = 2;
 	config.ioengine = NVS_IOENGINE_IO_URING;
-	EXPECT(data && !aio_open(&aio, &config, NULL, &error));
+	EXPECT(data && !aio_open_with(&aio, &config, NULL, NULL, NULL, &error));
 	EXPECT(nvs_aio_register_memory(aio, data, 16 * MIB) == -ENOMEM);
 	nvs_aio_get_stats(aio, &stats);
 	EXPECT(stats.registered_bytes == stats.bounce_bytes);
@@ -1155,7 +1116,7 @@ static int open_without_locked_memory(void *arg)
 {
 	if (limit_memlock(0))
 		return CHILD_SKIPPED;
-	EXPECT(!aio_open(&aio, &plain, NULL, &error));
+	EXPECT(!aio_open_with(&aio, &plain, NULL, NULL, NULL, &error));
 	EXPECT(moves_bytes(arg) == CHILD_OK);
 	close_aio();
 	return CHILD_OK;

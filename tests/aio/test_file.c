@@ -33,7 +33,7 @@ static int open_aio(void **state)
 	};
 
 	(void)state;
-	SUCCEEDS(aio_open(&aio, &config, NULL, &error), &error);
+	SUCCEEDS(aio_open_with(&aio, &config, NULL, NULL, NULL, &error), &error);
 	return 0;
 }
 

@@ -161,7 +161,7 @@ TEST(an_invalid_transfer_submits_nothing)
 	assert_int_equal(nvs_aio_submit(rig->aio, transfers, 2, requests, &rig->error), -EINVAL);
 	assert_says(rig->error.text, "NVS_FILE_WRITE");
 	nvs_file_close(reading);
-	DO(aio_open(&other, &config, NULL, &rig->error));
+	DO(aio_open_with(&other, &config, NULL, NULL, NULL, &rig->error));
 	assert_int_equal(nvs_aio_submit(other, &good, 1, requests, &rig->error), -EINVAL);
 	assert_says(rig->error.text, "another aio");
 	assert_says(rig->error.text, rig->file->members[0].path);
@@ -366,7 +366,8 @@ TEST(a_request_named_wrongly_is_refused)
 	size_t index;
 
 	rig_open();
-	DO(aio_open(&other, FAKE_CONFIG(.block_size = PAGE, .queue_depth = 1), NULL, &rig->error));
+	DO(aio_open_with(&other, FAKE_CONFIG(.block_size = PAGE, .queue_depth = 1), NULL, NULL,
+			 NULL, &rig->error));
 	fake_hold(&rig->fake);
 	request = start(0);
 	assert_int_equal(nvs_request_close(request), -EINVAL);

@@ -58,7 +58,7 @@ TEST(threads_of_the_posix_engine_start)
 	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_aio *aio;
 
-	SUCCEEDS(aio_open(&aio, &config, NULL, &error), &error);
+	SUCCEEDS(aio_open_with(&aio, &config, NULL, NULL, NULL, &error), &error);
 	nvs_aio_close(aio);
 }
 

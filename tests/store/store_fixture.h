@@ -53,7 +53,7 @@ static inline int open_aio(void **state)
 					  .ioengine = NVS_IOENGINE_POSIX};
 
 	(void)state;
-	return aio_open(&aio, &config, NULL, NULL);
+	return aio_open_with(&aio, &config, NULL, NULL, NULL, NULL);
 }
 
 static inline int close_aio(void **state)

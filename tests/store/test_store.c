@@ -395,7 +395,7 @@ TEST(extents_lie_side_by_side_in_units)
 	assert_int_equal(store_reserve(store, nbytes, LENGTH(nbytes), offsets, &error), 0);
 	for (size_t i = 0; i < LENGTH(nbytes); i++) {
 		assert_int_equal(offsets[i], nbytes[i] ? next : 0);
-		next += round_to_unit(nbytes[i], unit);
+		next += align_up(nbytes[i], unit);
 	}
 	assert_int_equal(store_bytes(store), next);
 	assert_int_equal(data_bytes(store, 0), LABEL_AREA_BYTES + next);

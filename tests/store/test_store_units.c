@@ -63,7 +63,7 @@ static void keep_one(uint32_t unit)
 	assert_int_equal(offsets[0] % unit, 0);
 	assert_int_equal(offsets[1] % unit, 0);
 	fill(data, NBYTES, 1);
-	move(store, NVS_WRITE, data, round_to_unit(NBYTES, unit), offsets[0]);
+	move(store, NVS_WRITE, data, align_up(NBYTES, unit), offsets[0]);
 
 	const struct store_entry entry = {.name = "weight",
 					  .dtype = NVS_U8,
@@ -89,9 +89,9 @@ static void find_one(uint32_t unit)
 	assert_int_equal(n, 1);
 	assert_int_equal(store_unit(store), unit);
 	fill(wrote, NBYTES, 1);
-	move(store, NVS_READ, read, round_to_unit(NBYTES, unit), entry.offset);
+	move(store, NVS_READ, read, align_up(NBYTES, unit), entry.offset);
 	assert_memory_equal(read, wrote, NBYTES);
-	move(store, NVS_WRITE, read, round_to_unit(NBYTES, unit), spare);
+	move(store, NVS_WRITE, read, align_up(NBYTES, unit), spare);
 	entry.spare = entry.offset;
 	entry.offset = spare;
 	assert_int_equal(store_commit(store, &entry, 1, NULL, &error), 0);

@@ -47,7 +47,7 @@ static int open_aio(void *arg, struct nvs_error *error)
 {
 	struct aio_way *way = arg;
 	struct nvs_aio *aio;
-	int rc = aio_open(&aio, &way->config, NULL, error);
+	int rc = aio_open_with(&aio, &way->config, NULL, NULL, NULL, error);
 
 	if (rc)
 		return rc;
@@ -110,7 +110,7 @@ TEST(all_workers_start_or_none)
 	/* auto skips an engine that has no memory, and takes the next. */
 	way.config.ioengine = NVS_IOENGINE_AUTO;
 	fail_each(open_aio, &way, INJECT_ALLOCATIONS | INJECT_QUEUE, ENOMEM, survives_all);
-	assert_int_equal(aio_open(&way.aio, &way.config, NULL, NULL), 0);
+	assert_int_equal(aio_open_with(&way.aio, &way.config, NULL, NULL, NULL, NULL), 0);
 	assert_int_equal(fail_each(open_file, &way, INJECT_ALLOCATIONS, ENOMEM, NULL), 2);
 	nvs_aio_close(way.aio);
 	place_leave(directory);

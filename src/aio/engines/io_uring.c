@@ -120,8 +120,7 @@ static int uring_open(void **queue, const struct engine_options *options,
 	if (uring->wake_fd >= 0 && uring->stops)
 		uring->stop_fd = eventfd(0, EFD_CLOEXEC);
 	rc = uring->wake_fd < 0 || (uring->stops && uring->stop_fd < 0) ? -errno : 0;
-	if (!rc)
-		rc = set_up_ring(uring, options);
+	rc = rc ?: set_up_ring(uring, options);
 	/* A filter may forbid io_uring_enter() alone, which else only the first I/O would show. */
 	if (!rc && syscall(SYS_io_uring_enter, uring->ring.ring_fd, 0, 0, IORING_ENTER_GETEVENTS,
 			   NULL, 0) < 0) {

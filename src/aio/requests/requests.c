@@ -240,13 +240,6 @@ bool requests_completed(struct transfer *transfer)
 	return transfer->state.awaited || (requests->awaiting_all && !requests->in_flight);
 }
 
-void requests_overdue(struct requests *requests)
-{
-	assert(requests->in_flight);
-	requests->overdue = true;
-	requests_set_eventfd(requests);
-}
-
 const struct transfer *requests_find_overdue(const struct requests *requests)
 {
 	const struct request_chunk *chunk = requests->chunks;

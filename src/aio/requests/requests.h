@@ -72,8 +72,6 @@ const struct transfer *requests_find_overdue(const struct requests *requests);
 /* transfer->requests names one that has completed. Returns whether a thread waits for it on
  * aio->done. */
 bool requests_completed(struct transfer *transfer);
-/* A request is overdue. */
-void requests_overdue(struct requests *requests);
 /* A wait names a request: it is not taken, and its memory serves no later one, until
  * request_unname(). False: it is closed. */
 bool request_name(struct nvs_request *request);

@@ -84,25 +84,18 @@ static int slot_of(const struct worker *worker, const char *data, uint64_t *nbyt
 	return -1;
 }
 
-static void use_buffered(struct piece *piece, const struct place *place, uint64_t nbytes)
+static void use_file(struct piece *piece, const struct place *place, uint64_t nbytes, bool direct)
 {
 	const struct file_member *member = place->member;
 
 	assert(nbytes && nbytes <= place->nbytes && nbytes <= UINT32_MAX);
-	piece->io.fd = member->fd;
-	piece->io.file_slot = member->slot;
+	piece->io.fd = direct ? member->direct_fd : member->fd;
+	piece->io.file_slot = direct ? member->direct_slot : member->slot;
 	piece->io.offset = place->offset;
 	piece->io.data = piece->user;
 	piece->io.nbytes = (uint32_t)nbytes;
 	piece->useful = (uint32_t)nbytes;
 	piece->align = 1;
-}
-
-static void use_direct(struct piece *piece, const struct place *place, uint64_t nbytes)
-{
-	use_buffered(piece, place, nbytes);
-	piece->io.fd = place->member->direct_fd;
-	piece->io.file_slot = place->member->direct_slot;
 }
 
 /* Transfers the whole units around `nbytes` at the place through the bounce buffer. */
@@ -118,10 +111,7 @@ static bool use_bounce(struct worker *worker, struct piece *piece, const struct 
 	if (!bounce->nfree)
 		return false;
 	piece->bounce = (int)bounce->free[--bounce->nfree];
-	if (piece->transfer->file->direct)
-		use_direct(piece, place, min_u64(nbytes, end - place->offset));
-	else
-		use_buffered(piece, place, min_u64(nbytes, end - place->offset));
+	use_file(piece, place, min_u64(nbytes, end - place->offset), piece->transfer->file->direct);
 	piece->skip = (uint32_t)(place->offset - first);
 	piece->align = unit;
 	piece->io.data = bounce->data + (size_t)piece->bounce * BOUNCE_SLOT_BYTES;
@@ -168,9 +158,9 @@ bool piece_cut(struct worker *worker, struct transfer *transfer, struct piece *p
 	assert(!write || !file->direct || !file->units || left >= unit);
 	assert(!write || !transfer->segments);
 	if (!file->direct && !transfer->segments) {
-		use_buffered(piece, &place, left);
+		use_file(piece, &place, left, false);
 	} else if (write && (odd || (left < unit && !file->padded))) {
-		use_buffered(piece, &place, min_u64(left, unit - odd));
+		use_file(piece, &place, min_u64(left, unit - odd), false);
 		piece->io.sync = true;
 	} else if (odd || left < unit || scattered) {
 		if (odd && !scattered && rest >= head + unit)
@@ -188,7 +178,7 @@ bool piece_cut(struct worker *worker, struct transfer *transfer, struct piece *p
 			left = min_u64(left, align_down(in_region, file->offset_align));
 			piece->io.buffer_slot = slot;
 		}
-		use_direct(piece, &place, left);
+		use_file(piece, &place, left, true);
 		piece->align = file->offset_align;
 	}
 	assert(piece->useful && piece->io.nbytes);

@@ -16,9 +16,8 @@
  */
 #define RESTRAINED_QUEUES 4
 
-/* ---- Lists: with unclaimed bytes, by priority and direction; about to be completed ---- */
-
-static struct transfer_list *queue_of(struct nvs_aio *aio, const struct transfer *transfer)
+/* The queue of its priority and direction. */
+static struct transfer_queue *queue_of(struct nvs_aio *aio, const struct transfer *transfer)
 {
 	return &aio->todo[transfer->priority][transfer->direction];
 }
@@ -35,52 +34,10 @@ void transfer_check(const struct transfer *transfer)
 		assert(transfer->state.claimed == transfer->nbytes || transfer->status);
 }
 
-/* Asserts the links at both ends of a list of queued transfers. */
-static void list_check(const struct transfer_list *list)
-{
-	if (!STATE_CHECKS)
-		return;
-	assert(list->tail && !*list->tail && !list->head == (list->tail == &list->head));
-	if (!list->head)
-		return;
-	assert(list->head->state.link == &list->head);
-	assert(list->head->state.phase == TRANSFER_QUEUED);
-}
-
-/* Puts a transfer at the end of its queue. */
-static void transfer_append(struct nvs_aio *aio, struct transfer *transfer)
-{
-	struct transfer_list *todo = queue_of(aio, transfer);
-
-	transfer_check(transfer);
-	assert(transfer->state.phase == TRANSFER_QUEUED && !*todo->tail);
-	transfer->state.next = NULL;
-	transfer->state.link = todo->tail;
-	*todo->tail = transfer;
-	todo->tail = &transfer->state.next;
-	list_check(todo);
-}
-
-/* Takes a transfer off its queue. */
-static void transfer_unlink(struct nvs_aio *aio, struct transfer *transfer)
-{
-	struct transfer *next = transfer->state.next;
-
-	transfer_check(transfer);
-	assert(*transfer->state.link == transfer);
-	*transfer->state.link = next;
-	if (next)
-		next->state.link = transfer->state.link;
-	else
-		queue_of(aio, transfer)->tail = transfer->state.link;
-	transfer->state.next = NULL;
-	list_check(queue_of(aio, transfer));
-}
-
 bool transfers_queued(const struct nvs_aio *aio)
 {
 	for (int i = 0; i < TRANSFER_PRIORITIES * 2; i++)
-		if (aio->todo[i / 2][i % 2].head)
+		if (!TAILQ_EMPTY(&aio->todo[i / 2][i % 2]))
 			return true;
 	return false;
 }
@@ -93,21 +50,20 @@ void list_add_completed(struct transfer_list *completed, struct transfer *transf
 	completed->tail = &transfer->state.next;
 }
 
-void list_pop_claimed(struct nvs_aio *aio, struct transfer_list *todo,
-		      struct transfer_list *completed)
+void queue_pop_claimed(struct transfer_queue *todo, struct transfer_list *completed)
 {
-	list_check(todo);
-	while (todo->head) {
-		struct transfer *transfer = todo->head;
+	struct transfer *transfer;
 
+	while ((transfer = TAILQ_FIRST(todo))) {
+		transfer_check(transfer);
+		assert(transfer->state.phase == TRANSFER_QUEUED);
 		if (transfer->state.claimed < transfer->nbytes && !transfer->status)
 			return;
-		transfer_unlink(aio, transfer);
+		TAILQ_REMOVE(todo, transfer, state.queued);
 		transfer->state.phase = TRANSFER_CLAIMED;
 		if (!transfer->state.pending)
 			list_add_completed(completed, transfer);
 	}
-	list_check(todo);
 }
 
 /* ---- Submitting ---- */
@@ -152,10 +108,10 @@ void transfer_promote(struct nvs_aio *aio, struct transfer *transfer)
 	if (transfer->priority == TRANSFER_AWAITED)
 		return;
 	if (queued)
-		transfer_unlink(aio, transfer);
+		TAILQ_REMOVE(queue_of(aio, transfer), transfer, state.queued);
 	transfer->priority = TRANSFER_AWAITED;
 	if (queued)
-		transfer_append(aio, transfer);
+		TAILQ_INSERT_TAIL(queue_of(aio, transfer), transfer, state.queued);
 	if (transfer_in_flight(transfer))
 		aio->awaited_reads += transfer_is_awaited_read(transfer);
 }
@@ -163,13 +119,12 @@ void transfer_promote(struct nvs_aio *aio, struct transfer *transfer)
 void transfers_promote_requests(struct nvs_aio *aio)
 {
 	for (int direction = NVS_READ; direction <= NVS_WRITE; direction++) {
-		struct transfer *next = aio->todo[TRANSFER_USUAL][direction].head;
+		struct transfer *next = TAILQ_FIRST(&aio->todo[TRANSFER_USUAL][direction]);
 
-		list_check(&aio->todo[TRANSFER_USUAL][direction]);
 		while (next) {
 			struct transfer *transfer = next;
 
-			next = transfer->state.next;
+			next = TAILQ_NEXT(transfer, state.queued);
 			if (transfer->requests)
 				transfer_promote(aio, transfer);
 		}
@@ -227,7 +182,7 @@ void aio_queue_list(struct nvs_aio *aio, struct completions *queue, struct trans
 			continue;
 		}
 		assert(transfer->nbytes);
-		transfer_append(aio, transfer);
+		TAILQ_INSERT_TAIL(queue_of(aio, transfer), transfer, state.queued);
 		blocks += transfer->nbytes / aio->config.block_size + 1;
 	}
 	workers_check(aio);

@@ -44,11 +44,11 @@ static bool claim_from(struct worker *worker, enum transfer_priority priority, i
 {
 	struct nvs_aio *aio = worker->aio;
 	uint32_t part = (aio->config.queue_depth + RESTRAINED_PART - 1) / RESTRAINED_PART;
-	struct transfer_list *todo = &aio->todo[priority][direction];
-	struct transfer *transfer;
+	struct transfer_queue *todo = &aio->todo[priority][direction];
+	struct transfer *transfer = TAILQ_FIRST(todo);
 	struct piece *piece;
 
-	if (!todo->head)
+	if (!transfer)
 		return false;
 	if (priority == TRANSFER_USUAL && direction == NVS_WRITE &&
 	    (aio->awaited_reads || aio->restrained)) {
@@ -56,7 +56,6 @@ static bool claim_from(struct worker *worker, enum transfer_priority priority, i
 			return false;
 		aio->restrained -= aio->restrained > 0;
 	}
-	transfer = todo->head;
 	piece = worker->free[worker->nfree - 1];
 	if (!piece_cut(worker, transfer, piece))
 		return false;
@@ -66,7 +65,7 @@ static bool claim_from(struct worker *worker, enum transfer_priority priority, i
 	worker->batch[worker->nbatch++] = piece;
 	piece_check(worker, piece);
 	transfer_check(transfer);
-	list_pop_claimed(aio, todo, completed);
+	queue_pop_claimed(todo, completed);
 	return true;
 }
 
@@ -113,7 +112,7 @@ void worker_claim(struct worker *worker, uint64_t now, struct transfer_list *com
 
 	worker_check(worker);
 	for (int i = 0; i < TRANSFER_PRIORITIES * 2; i++)
-		list_pop_claimed(aio, &aio->todo[i / 2][i % 2], completed);
+		queue_pop_claimed(&aio->todo[i / 2][i % 2], completed);
 	if (!aio->config.overlap_events && pieces_in_flight(worker))
 		return;
 	while (worker->nfree && claim_any(worker, now, completed))

@@ -36,12 +36,8 @@ bool aio_is_overdue(struct nvs_aio *aio, const struct transfer *transfer, uint64
 /* Transfers reported while the lock is held once; if there are more, the next look marks them. */
 #define REPORTS_MAX 8
 
-struct look {
-	uint64_t before_ns; /* overdue if started at this time or earlier */
-	unsigned nreports;  /* of transfers without a queue */
-};
-
-static void mark_overdue(struct look *look, struct transfer *transfer, uint64_t offset, bool waits)
+/* `nreports` of transfers without a queue are counted. */
+static void mark_overdue(struct transfer *transfer, uint64_t offset, bool waits, unsigned *nreports)
 {
 	struct nvs_error report = {.size = sizeof(report)};
 
@@ -49,7 +45,7 @@ static void mark_overdue(struct look *look, struct transfer *transfer, uint64_t 
 	/* An I/O of a transfer that had waited is overdue now; it is reported already. */
 	if (transfer->state.overdue)
 		transfer->state.waits &= waits;
-	if (transfer->state.overdue || look->nreports == REPORTS_MAX)
+	if (transfer->state.overdue || *nreports == REPORTS_MAX)
 		return;
 	transfer_check(transfer);
 	transfer->state.overdue = true;
@@ -59,9 +55,11 @@ static void mark_overdue(struct look *look, struct transfer *transfer, uint64_t 
 		completions_overdue(transfer->state.queue);
 		return;
 	}
-	if (transfer->requests)
-		requests_overdue(transfer->requests);
-	look->nreports++;
+	if (transfer->requests) {
+		transfer->requests->overdue = true;
+		requests_set_eventfd(transfer->requests);
+	}
+	++*nreports;
 	aio_overdue_error(transfer, NULL, &report);
 	log_later(&transfer->file->aio->log, NVS_LOG_ERROR, "%s", report.text);
 }
@@ -69,10 +67,13 @@ static void mark_overdue(struct look *look, struct transfer *transfer, uint64_t 
 void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns)
 {
 	uint64_t limit_ns = aio->config.io_timeout_ms * UINT64_C(1000000);
-	struct look look = {.before_ns = now_ns > limit_ns ? now_ns - limit_ns : 0};
+	/* Overdue if started at this time or earlier. */
+	uint64_t before_ns = now_ns > limit_ns ? now_ns - limit_ns : 0;
+	struct transfer *transfer;
+	unsigned nreports;
 
 	do {
-		look.nreports = 0;
+		nreports = 0;
 		pthread_mutex_lock(&aio->lock);
 		workers_check(aio);
 		for (unsigned i = 0; i < aio->nworkers; i++)
@@ -80,23 +81,23 @@ void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns)
 				struct piece *piece = &aio->workers[i].pieces[j];
 
 				assert(!piece->claimed_ns || piece->transfer->state.pending);
-				if (piece->claimed_ns && piece->claimed_ns <= look.before_ns)
-					mark_overdue(&look, piece->transfer, piece->position,
-						     false);
+				if (piece->claimed_ns && piece->claimed_ns <= before_ns)
+					mark_overdue(piece->transfer, piece->position, false,
+						     &nreports);
 			}
-		for (int i = 0; i < TRANSFER_PRIORITIES * 2 && aio->moved_ns <= look.before_ns; i++)
-			for (struct transfer *transfer = aio->todo[i / 2][i % 2].head; transfer;
-			     transfer = transfer->state.next) {
+		for (int i = 0; i < TRANSFER_PRIORITIES * 2 && aio->moved_ns <= before_ns; i++)
+			TAILQ_FOREACH(transfer, &aio->todo[i / 2][i % 2], state.queued)
+			{
 				transfer_check(transfer);
-				if (transfer->state.since_ns <= look.before_ns)
-					mark_overdue(&look, transfer,
+				if (transfer->state.since_ns <= before_ns)
+					mark_overdue(transfer,
 						     transfer->offset + transfer->state.claimed,
-						     !transfer->state.pending);
+						     !transfer->state.pending, &nreports);
 			}
-		if (look.nreports)
+		if (nreports)
 			pthread_cond_broadcast(&aio->done);
 		pthread_mutex_unlock(&aio->lock);
-	} while (look.nreports == REPORTS_MAX);
+	} while (nreports == REPORTS_MAX);
 }
 
 /* ---- Time in which the thread did not run ---- */
@@ -117,6 +118,7 @@ static void postpone(uint64_t *time_ns, uint64_t gap_ns, uint64_t now_ns)
 void aio_watch(struct nvs_aio *aio, uint64_t now_ns)
 {
 	uint64_t pause = pause_ns(aio), since_ns;
+	struct transfer *transfer;
 
 	pthread_mutex_lock(&aio->lock);
 	since_ns = now_ns > aio->looked_ns ? now_ns - aio->looked_ns : 0;
@@ -129,9 +131,8 @@ void aio_watch(struct nvs_aio *aio, uint64_t now_ns)
 			for (uint32_t j = 0; j < aio->config.queue_depth; j++)
 				postpone(&aio->workers[i].pieces[j].claimed_ns, gap_ns, now_ns);
 		for (int i = 0; i < TRANSFER_PRIORITIES * 2; i++)
-			for (struct transfer *transfer = aio->todo[i / 2][i % 2].head; transfer;
-			     transfer = transfer->state.next)
-				postpone(&transfer->state.since_ns, gap_ns, now_ns);
+			TAILQ_FOREACH(transfer, &aio->todo[i / 2][i % 2], state.queued)
+		postpone(&transfer->state.since_ns, gap_ns, now_ns);
 		postpone(&aio->moved_ns, gap_ns, now_ns);
 	}
 	aio->looked_ns = now_ns;

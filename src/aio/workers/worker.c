@@ -96,11 +96,10 @@ static void submit_claimed(struct worker *worker)
 	assert(at[TRANSFER_PRIORITIES * 2] == worker->nbatch);
 	for (uint32_t i = 0; i < worker->nbatch; i++)
 		worker->ios[at[list_of(worker->batch[i])]++] = &worker->batch[i]->io;
-	for (uint32_t i = 0; i < worker->nbatch; i++)
-		worker->batch[i] = worker->ios[i]->owner;
 	for (uint32_t i = 0; i < worker->nbatch; i++) {
-		struct piece *piece = worker->batch[i];
+		struct piece *piece = worker->ios[i]->owner;
 
+		worker->batch[i] = piece;
 		if (!piece->begun_ns) {
 			piece->begun_ns = now;
 			piece_begin(piece);

@@ -30,25 +30,13 @@ struct nvs_store {
 /* A place of the caller with its paths checked. -EINVAL, -E2BIG. */
 int place_in(struct nvs_store_place *place, const struct nvs_store_place *from,
 	     struct nvs_error *error);
-/* The name of the place's directory below each path. */
-void place_name(const struct nvs_store_place *place, char name[64]);
-/* Asserts what must hold of a store from nvs_store_open to nvs_store_close. */
-void inspect_check(const struct nvs_store *store);
-/* Opens a store as nvs_store_open with NVS_STORE_LOCK, and locks it against readers, too. */
-int sole_open(const struct nvs_store_place *place, struct nvs_store **store,
-	      struct nvs_error *error);
-
 /* ---- read.c ---- */
 /* Reads labels and manifests of the open members, and says in store->info what they are. */
 int inspect_read(struct nvs_store *store, struct nvs_error *error);
+/* Asserts what must hold of a store from nvs_store_open to nvs_store_close. */
+void inspect_check(const struct nvs_store *store);
 /* -EUCLEAN: a member is truncated, so that the manifest names more than it has. */
 int inspect_check_data(const struct nvs_store *store, struct nvs_error *error);
-
-/* Whether the member was opened, so that its label was at least looked for. */
-static inline bool inspect_opened(const struct nvs_store *store, unsigned i)
-{
-	return store->members[i].fd >= 0;
-}
 
 /* Whether nothing of the store is on the path, or there is no such path. */
 static inline bool inspect_missing(const struct nvs_store *store, unsigned i)

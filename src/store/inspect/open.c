@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens and closes a store for inspection. Members are opened read-only by the layer's own
- * functions, so what is not nvswap's is refused here as anywhere. A process that changes a store
- * without an engine also locks it against readers, and sees that it is still below its path.
+ * Finds the places of stores below a path, and opens and closes a store for inspection. Members are
+ * opened read-only by the layer's own functions, so what is not nvswap's is refused here as
+ * anywhere. Places are found by the names of directories: no store's files are opened but the label
+ * of a raw device, and no links below the path are followed.
  */
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "base/struct_size.h"
+#include "base/text.h"
 #include "base/threads/cancel.h"
 #include "store/inspect/internal.h"
 #include "store/member/internal.h"
@@ -35,53 +37,6 @@ int place_in(struct nvs_store_place *place, const struct nvs_store_place *from,
 			return error_set(error, -EINVAL, "path %u of the place is NULL or empty",
 					 i);
 	return 0;
-}
-
-void place_name(const struct nvs_store_place *place, char name[64])
-{
-	snprintf(name, 64, "rank%" PRIu32 "%s", place->rank, place->optimizer ? "-optimizer" : "");
-}
-
-/* ---- Checks ---- */
-
-/* Bytes of the drive may be anything; only what was decoded from them is asserted. */
-void inspect_check(const struct nvs_store *store)
-{
-	const struct nvs_store_info *info = &store->info;
-	const struct manifest_header *header = &store->found.header;
-
-	assert(store->npaths >= 1 && store->npaths <= NVS_PATHS_MAX);
-	for (unsigned i = 0; i < store->npaths; i++) {
-		const struct open_result *result = &store->open_results[i];
-		const struct member *member = &store->members[i];
-
-		/* A member that could not be opened is described by its error. */
-		assert(!result->rc || (result->rc < 0 && result->rc == result->why.code));
-		assert(member->fd >= 0 || result->rc);
-		if (member->fd >= 0)
-			member_open_check(member);
-		assert(member->read_only && member->kind != MEMBER_MEMORY);
-		assert(!store->locked || !member->in_use);
-		if (!result->rc && !member->blank)
-			label_check(&member->label);
-	}
-	assert(info->state <= NVS_STORE_DAMAGED);
-	assert((info->state == NVS_STORE_KEPT || info->state == NVS_STORE_TEMPORARY) ==
-	       !info->problem[0]);
-	/* Only a kept store's first member has manifests. */
-	if (store->has_slots)
-		slots_check(&store->slots);
-	assert(!store->has_slots ||
-	       (store->members[0].label.kept && !store->members[0].label.index));
-	manifest_check(&store->found);
-	assert(store->has_slots || !header->generation);
-	assert(info->tensors == header->count && info->note_bytes == header->note_bytes);
-	assert(info->state != NVS_STORE_KEPT || info->commit == header->generation);
-	assert(!info->truncated ||
-	       (info->state == NVS_STORE_DAMAGED && info->commit == header->generation));
-	assert(info->free_bytes <= info->data_bytes);
-	/* Data is read only while no engine writes any. */
-	assert(!store->file || (store->locked && store->aio));
 }
 
 /* ---- Members ---- */
@@ -143,7 +98,7 @@ static int open_members(struct nvs_store *store, const struct nvs_store_place *p
 		struct open_result *result = &store->open_results[i];
 		char name[64];
 
-		place_name(place, name);
+		member_name(place->rank, place->optimizer, name);
 		result->why = (struct nvs_error){.size = sizeof(result->why)};
 		result->rc = member_open(store->members, i, place->paths[i], name,
 					 lock ? MEMBER_READS : MEMBER_READS_BESIDE, &result->why);
@@ -205,8 +160,7 @@ int nvs_store_open(const struct nvs_store_place *asked, unsigned flags, struct n
 	store->info.optimizer = place.optimizer;
 	store->info.nmembers = place.npaths;
 	rc = open_members(store, &place, flags & NVS_STORE_LOCK, error);
-	if (!rc)
-		rc = inspect_read(store, error);
+	rc = rc ?: inspect_read(store, error);
 	if (rc) {
 		nvs_store_close(store);
 		return rc;
@@ -233,47 +187,125 @@ void nvs_store_close(struct nvs_store *store)
 	free(store);
 }
 
-int sole_open(const struct nvs_store_place *place, struct nvs_store **store,
-	      struct nvs_error *error)
+/* ---- Finding ---- */
+
+/* In the order of places: by rank, parameters first. */
+static uint64_t key_of(const struct nvs_store_place *place)
 {
-	int rc = nvs_store_open(place, NVS_STORE_LOCK, store, error);
+	return (uint64_t)place->rank << 1 | place->optimizer;
+}
 
-	assert(rc || *store);
-	for (unsigned i = 0; !rc && i < (*store)->npaths; i++) {
-		struct member *member = &(*store)->members[i];
+/* False for another name, and for a rank that no engine makes, such as 007. */
+static bool place_of(const char *name, struct nvs_store_place *place)
+{
+	unsigned long long rank;
+	char *end, again[64];
 
-		if (inspect_opened(*store, i)) {
-			/* Between the shared lock and this one another process may have removed the
-			 * store. */
-			rc = flock(member->fd, LOCK_EX | LOCK_NB) ? -errno : 0;
-			if (rc == -EWOULDBLOCK)
-				rc = error_set(
-					error, -EBUSY,
-					"a process reads the store at %s: wait until it ends",
-					member->path);
-			else if (rc)
-				rc = member_cannot(error, "lock", member->path, rc);
-			else
-				rc = member_check_place(member, error);
-		} else if (lacks_data(member)) {
-			bool locked = !flock(member->directory_fd, LOCK_EX | LOCK_NB);
+	if (!member_is_store_name(name))
+		return false;
+	errno = 0;
+	rank = strtoull(name + 4, &end, 10);
+	if (errno || rank > UINT32_MAX)
+		return false;
+	place->rank = (uint32_t)rank;
+	place->optimizer = *end != 0;
+	member_name(place->rank, place->optimizer, again);
+	return !strcmp(name, again);
+}
 
-			/* The lock is on the data file. Where that is missing, manifests keep
-			 * engines from making another one, and other removers are kept out by a
-			 * lock of the directory. */
-			rc = member_find_manifests(member, error);
-			if (!rc &&
-			    (!locked || !member->has_manifests ||
-			     !faccessat(member->directory_fd, "data", F_OK, AT_SYMLINK_NOFOLLOW)))
-				rc = error_set(error, -EBUSY,
-					       "the store at %s is being changed by "
-					       "another process: try again",
-					       member->path);
+static int find_in(int fd, const char *path, unsigned index, struct nvs_store_place *place,
+		   struct nvs_error *error)
+{
+	DIR *directory = member_list(fd, ".");
+	uint64_t least = 0;
+	int rc = 0;
+
+	if (!directory)
+		return member_cannot(error, "list", path, -errno);
+	for (unsigned i = 0; i <= index && !rc; i++) {
+		struct dirent *entry;
+
+		/* The place with the lowest key of at least `least`. */
+		rc = -ENODATA;
+
+		rewinddir(directory);
+		while ((entry = readdir(directory))) {
+			struct nvs_store_place other;
+
+			if (!place_of(entry->d_name, &other) || key_of(&other) < least)
+				continue;
+			if (!rc && key_of(&other) >= key_of(place))
+				continue;
+			place->rank = other.rank;
+			place->optimizer = other.optimizer;
+			rc = 0;
+		}
+
+		least = rc ? 0 : key_of(place) + 1;
+	}
+	closedir(directory);
+	return rc ? error_set(error, rc, "%s holds no more stores", path) : 0;
+}
+
+static int find_below(const char *parent, unsigned index, struct nvs_store_place *place,
+		      struct nvs_error *error)
+{
+	int from_fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC), fd, rc;
+	char path[PATH_MAX];
+
+	if (from_fd < 0 && errno == ENOENT && path_stands_for(parent))
+		return error_set(error, -ENOENT, "%s %s", parent, path_stands_for(parent));
+	if (from_fd < 0)
+		return member_cannot(error, "open", parent, -errno);
+	snprintf(path, sizeof(path), "%s/nvswap", parent);
+	fd = openat(from_fd, "nvswap", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	rc = fd < 0 ? -errno : member_check_owner(fd, path, error);
+	if (fd >= 0 && !rc)
+		rc = member_check_entries(fd, path, member_is_entry_name, error);
+	if (fd >= 0 && !rc)
+		rc = find_in(fd, path, index, place, error);
+	else if (rc == MEMBER_GONE || (fd < 0 && rc == -ENOENT))
+		rc = error_set(error, -ENODATA, "%s holds no store", parent);
+	else if (fd < 0 && (rc == -ENOTDIR || rc == -ELOOP))
+		rc = member_refuse(error, path, "is a symbolic link or no directory");
+	else if (fd < 0)
+		rc = rc == -EACCES ? member_not_permitted(from_fd, "nvswap", path, error)
+				   : member_cannot(error, "open", path, rc);
+	if (fd >= 0)
+		close(fd);
+	close(from_fd);
+	return rc;
+}
+
+int nvs_store_find(const char *path, unsigned index, struct nvs_store_place *place,
+		   struct nvs_error *error)
+{
+	HOLD_CANCEL;
+	struct nvs_store_place full = {.size = 0};
+	struct nvs_store_place here = {.size = sizeof(here), .paths = &path, .npaths = 1};
+	struct nvs_store_info info = {.size = sizeof(info)};
+	struct nvs_store *store;
+	struct stat st;
+	int rc;
+
+	if (!path || !struct_sized(place))
+		return error_set(error, -EINVAL,
+				 "path or place is NULL, or place->size is not set");
+	memcpy(&full, place, place->size < sizeof(full) ? place->size : sizeof(full));
+	if (stat(path, &st) || !S_ISBLK(st.st_mode)) {
+		rc = find_below(path, index, &full, error);
+	} else if (index) {
+		rc = error_set(error, -ENODATA, "%s holds no more stores", path);
+	} else {
+		/* The place that the label of a raw device has; one that is damaged has none, and
+		 * rank 0. */
+		rc = nvs_store_open(&here, 0, &store, error);
+		if (!rc) {
+			rc = nvs_store_get_info(store, &info);
+			nvs_store_close(store);
+			full.rank = info.rank;
+			full.optimizer = info.optimizer;
 		}
 	}
-	if (rc) {
-		nvs_store_close(*store);
-		*store = NULL;
-	}
-	return rc;
+	return rc ?: struct_out(place, &full, sizeof(full));
 }

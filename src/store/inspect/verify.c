@@ -33,18 +33,11 @@ struct verifier {
 	struct tensor_read reads[READS_MAX];
 	uint8_t *memory;
 	XXH3_state_t *sum;
-	struct nvs_store_verdict now; /* of the tensor that is summed up */
+	struct nvs_store_verdict now; /* of the tensor that is summed up; INTACT so far */
 };
-
-/* Whether all members can be read, and the manifest was. */
-static bool can_be_verified(const struct nvs_store *store)
-{
-	return store->info.state == NVS_STORE_KEPT || store->info.truncated;
-}
 
 static int open_for_reads(struct nvs_store *store, struct nvs_aio *aio, struct nvs_error *error)
 {
-	const struct nvs_log silent = {.fn = NULL};
 	int rc = 0;
 
 	for (unsigned i = 0; i < store->npaths && !rc; i++) {
@@ -52,7 +45,7 @@ static int open_for_reads(struct nvs_store *store, struct nvs_aio *aio, struct n
 
 		member_open_check(member);
 		if (member->direct_fd < 0)
-			rc = member_probe(member, store->info.unit, &silent, error);
+			rc = member_probe(member, store->info.unit, NULL, error);
 	}
 	if (!rc)
 		rc = members_open_file(store->members, store->npaths, store->info.stripe_size, aio,
@@ -61,32 +54,27 @@ static int open_for_reads(struct nvs_store *store, struct nvs_aio *aio, struct n
 	return rc;
 }
 
-/* ---- Verdicts ---- */
+/* ---- Reads ---- */
 
-static void report(struct verifier *verifier, uint64_t tensor, enum nvs_store_finding finding)
+static void report(struct verifier *verifier, uint64_t tensor,
+		   const struct nvs_store_verdict *verdict)
 {
 	char *array = (char *)verifier->verdicts;
 
-	verifier->now.finding = finding;
-	struct_out(array + (tensor - verifier->first) * verifier->size, &verifier->now,
-		   sizeof(verifier->now));
-	verifier->now = (struct nvs_store_verdict){.finding = NVS_STORE_INTACT};
+	struct_out(array + (tensor - verifier->first) * verifier->size, verdict, sizeof(*verdict));
 }
-
-/* ---- Reads ---- */
 
 /* Tensors without contents are judged at once, in their order: nothing of others changes. */
 static void skip_empty(struct verifier *verifier)
 {
-	while (verifier->tensor < verifier->end) {
+	const struct nvs_store_verdict empty = {.finding = NVS_STORE_EMPTY};
+
+	for (; verifier->tensor < verifier->end; verifier->tensor++) {
 		const struct store_entry *entry = &verifier->store->found.entries[verifier->tensor];
-		struct nvs_store_verdict now = verifier->now;
 
 		if (entry->written && entry->nbytes)
 			return;
-		verifier->now = (struct nvs_store_verdict){.finding = NVS_STORE_EMPTY};
-		report(verifier, verifier->tensor++, NVS_STORE_EMPTY);
-		verifier->now = now;
+		report(verifier, verifier->tensor, &empty);
 	}
 }
 
@@ -105,7 +93,7 @@ static int submit_read(struct verifier *verifier, struct nvs_error *error)
 	/* Whole units are read directly; an extent has them. */
 	rc = nvs_aio_pread(verifier->store->aio, verifier->store->file,
 			   verifier->memory + place * READ_BYTES,
-			   round_to_unit(nbytes, verifier->store->info.unit),
+			   align_up(nbytes, verifier->store->info.unit),
 			   entry->offset + verifier->offset, &read->request, error);
 	if (rc)
 		return rc;
@@ -144,20 +132,18 @@ static void take_read(struct verifier *verifier)
 		const char *path = store->members[member_of(store, entry->offset, &at)].path;
 
 		XXH3_64bits_reset(verifier->sum);
-		if (verifier->now.finding == NVS_STORE_UNREADABLE) {
-			report(verifier, read->tensor, NVS_STORE_UNREADABLE);
-		} else if (!entry->has_checksum) {
-			report(verifier, read->tensor, NVS_STORE_UNCHECKED);
-		} else if (sum == entry->checksum) {
-			report(verifier, read->tensor, NVS_STORE_INTACT);
-		} else {
+		if (verifier->now.finding == NVS_STORE_INTACT && !entry->has_checksum) {
+			verifier->now.finding = NVS_STORE_UNCHECKED;
+		} else if (verifier->now.finding == NVS_STORE_INTACT && sum != entry->checksum) {
+			verifier->now.finding = NVS_STORE_CORRUPT;
 			snprintf(verifier->now.problem, sizeof(verifier->now.problem),
 				 "tensor %.200s: its %" PRIu64
 				 " bytes in %.200s from offset %" PRIu64
 				 " on do not match its checksum",
 				 entry->name, entry->nbytes, path, at);
-			report(verifier, read->tensor, NVS_STORE_CORRUPT);
 		}
+		report(verifier, read->tensor, &verifier->now);
+		verifier->now = (struct nvs_store_verdict){.finding = NVS_STORE_INTACT};
 	}
 }
 
@@ -175,25 +161,28 @@ static int check_verdicts(struct nvs_store *store, struct nvs_aio *aio, uint64_t
 							i * verdicts->size))
 			    ->size != verdicts->size)
 			return error_set(error, -EINVAL, "the sizes of the verdicts differ");
-	return can_be_verified(store) ? 0
-				      : error_set(error, -EUCLEAN, "%s",
-						  store->info.problem[0] ? store->info.problem
-									 : "the store is not kept");
+	/* All members can be read, and the manifest was. */
+	if (store->info.state == NVS_STORE_KEPT || store->info.truncated)
+		return 0;
+	return error_set(error, -EUCLEAN, "%s",
+			 store->info.problem[0] ? store->info.problem : "the store is not kept");
 }
 
 int nvs_store_verify(struct nvs_store *store, struct nvs_aio *aio, uint64_t first, size_t n,
 		     struct nvs_store_verdict *verdicts, struct nvs_error *error)
 {
 	HOLD_CANCEL;
-	struct verifier verifier = {.first = first, .end = first + n, .tensor = first};
+	struct verifier verifier = {.store = store,
+				    .verdicts = verdicts,
+				    .first = first,
+				    .end = first + n,
+				    .tensor = first};
 	int rc = n ? check_verdicts(store, aio, first, n, verdicts, error)
 		   : (!store || !aio || !verdicts ? -EINVAL : 0);
 
 	if (rc || !n)
 		return rc;
 	inspect_check(store);
-	verifier.store = store;
-	verifier.verdicts = verdicts;
 	verifier.size = verdicts->size;
 	if (!store->file)
 		rc = open_for_reads(store, aio, error);

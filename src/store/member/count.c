@@ -84,28 +84,13 @@ static int read_count(int fd, const char *path, uint64_t *count, struct nvs_erro
 			 "%s is not a count of bytes written: remove it to count from 0", path);
 }
 
-static int write_count(const struct member *member, const char *path, uint64_t count,
-		       struct nvs_error *error)
+int member_change_count(struct member *member, int64_t change, uint64_t limit, uint64_t *count,
+			struct nvs_error *error)
 {
-	char text[COUNT_BYTES + 1];
-	int rc;
-
-	snprintf(text, sizeof(text), COUNT_FORMAT, count);
-	rc = disk_write(member->count_fd, path, text, COUNT_BYTES, 0, error);
-	if (!rc)
-		rc = disk_sync(member->count_fd, path, error);
-	/* The file may be new. */
-	return rc ? rc : disk_sync(member->nvswap_fd, path, error);
-}
-
-int member_change_count(struct member *member, uint64_t add, uint64_t subtract, uint64_t limit,
-			uint64_t *count, struct nvs_error *error)
-{
-	char *path = NULL, had[32], may[32];
+	char *path = NULL, had[32], may[32], text[COUNT_BYTES + 1];
 	int rc = member_compose(&path, error, "%s/nvswap/" MEMBER_COUNT_NAME, member->parent);
 
-	if (!rc)
-		rc = lock_count(member, path, error);
+	rc = rc ?: lock_count(member, path, error);
 	if (rc) {
 		free(path);
 		return rc;
@@ -119,9 +104,13 @@ int member_change_count(struct member *member, uint64_t add, uint64_t subtract, 
 				 size_text(limit, may));
 	if (!rc) {
 		/* The user may have removed the file since this run added to it. */
-		*count -= min_u64(subtract, *count);
-		*count += min_u64(add, UINT64_MAX - *count);
-		rc = write_count(member, path, *count, error);
+		*count += change < 0 ? -min_u64(-(uint64_t)change, *count)
+				     : min_u64((uint64_t)change, UINT64_MAX - *count);
+		snprintf(text, sizeof(text), COUNT_FORMAT, *count);
+		rc = disk_write(member->count_fd, path, text, COUNT_BYTES, 0, error);
+		rc = rc ?: disk_sync(member->count_fd, path, error);
+		/* The file may be new. */
+		rc = rc ?: disk_sync(member->nvswap_fd, path, error);
 	}
 	(void)flock(member->count_fd, LOCK_UN);
 	free(path);

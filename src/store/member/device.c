@@ -26,29 +26,9 @@ static int check_wiped(struct member *member, struct nvs_error *error)
 		return error_set(error, -ENOMEM, "out of memory while opening %s", member->path);
 	rc = disk_read(member->fd, member->path, bytes, LABEL_AREA_BYTES, 0, error);
 	if (!rc && (bytes[0] || memcmp(bytes, bytes + 1, LABEL_AREA_BYTES - 1) != 0))
-		rc = error_set(error, -EMEDIUMTYPE,
-			       "%s holds something that is not nvswap's (its first 2 MiB is not "
-			       "empty): if nothing on it is needed, wipe it first: wipefs -a %s && "
-			       "dd if=/dev/zero of=%s bs=1M count=2",
-			       member->path, member->path, member->path);
+		rc = member_refuse_device(error, member->path, " (its first 2 MiB is not empty)");
 	free(bytes);
 	return rc;
-}
-
-static int measure_device(struct member *member, unsigned index, struct nvs_error *error)
-{
-	uint64_t nbytes;
-	char have[32], need[32];
-
-	if (ioctl(member->fd, BLKGETSIZE64, &nbytes))
-		return member_cannot(error, "learn the size of", member->path, -errno);
-	member->base = LABEL_AREA_BYTES + (index ? 0 : MANIFEST_SLOT_COUNT * RAW_MANIFEST_BYTES);
-	if (nbytes < member->base + UNIT_MAX)
-		return error_set(error, member->read_only ? -ENODATA : -ENOSPC,
-				 "%s has %s, and a store needs more than %s of it", member->path,
-				 size_text(nbytes, have), size_text(member->base, need));
-	member->capacity = nbytes - member->base;
-	return 0;
 }
 
 int member_open_device(struct member *members, unsigned index, const char *path,
@@ -58,13 +38,14 @@ int member_open_device(struct member *members, unsigned index, const char *path,
 	uint64_t since = clock_ns();
 	const int access = member->read_only ? O_RDONLY : O_RDWR | O_EXCL;
 	struct stat opened;
+	char have[32], need[32];
+	uint64_t nbytes;
 	int rc, refuses_writes = 0;
 
 	member->kind = MEMBER_RAW;
 	member->dev = st->st_rdev;
 	rc = member_compose(&member->path, error, "%s", path);
-	if (!rc)
-		rc = member_named_twice(members, index, error);
+	rc = rc ?: member_named_twice(members, index, error);
 	if (rc)
 		return rc;
 	do
@@ -91,10 +72,17 @@ int member_open_device(struct member *members, unsigned index, const char *path,
 				 "kept store on it with \"nvswap\": {\"read_only\": true}",
 				 path, path);
 	rc = member_lock(member, error);
-	if (!rc)
-		rc = measure_device(member, index, error);
+	if (rc)
+		return rc;
+	if (ioctl(member->fd, BLKGETSIZE64, &nbytes))
+		return member_cannot(error, "learn the size of", path, -errno);
+	member->base = LABEL_AREA_BYTES + (index ? 0 : MANIFEST_SLOT_COUNT * RAW_MANIFEST_BYTES);
+	if (nbytes < member->base + UNIT_MAX)
+		return error_set(error, member->read_only ? -ENODATA : -ENOSPC,
+				 "%s has %s, and a store needs more than %s of it", path,
+				 size_text(nbytes, have), size_text(member->base, need));
+	member->capacity = nbytes - member->base;
 	member->expected = index && members[0].label.kept && index < members[0].label.count;
-	if (!rc)
-		rc = member_read_label(member, error);
+	rc = member_read_label(member, error);
 	return rc || !member->blank ? rc : check_wiped(member, error);
 }

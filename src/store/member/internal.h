@@ -14,18 +14,16 @@ struct stat;
 
 /* -EMEDIUMTYPE: `path` has something that is not nvswap's, and stays as it is. */
 int member_refuse(struct nvs_error *error, const char *path, const char *why);
+int member_refuse_device(struct nvs_error *error, const char *path, const char *why);
 int member_cannot(struct nvs_error *error, const char *what, const char *path, int code);
 /* Replaces *text. 0 or -ENOMEM. */
 int __attribute__((format(printf, 3, 4)))
 member_compose(char **text, struct nvs_error *error, const char *format, ...);
 
-/* Sets the fields of a member that is to be opened. */
-void member_start(struct member *member, bool read_only);
 void member_close_fd(int *fd);
 /* -EINVAL: a member before `index` is the same file or device. */
 int member_named_twice(const struct member *members, unsigned index, struct nvs_error *error);
 
-/* ---- names.c ---- */
 /* opendir(3) of a directory in an open one, whose position stays. */
 DIR *member_list(int from_fd, const char *name);
 typedef bool member_name_fn(const char *name);
@@ -50,35 +48,20 @@ int member_not_permitted(int from_fd, const char *name, const char *path, struct
 int member_make_fd_private(int fd, const char *path, mode_t mode, const struct nvs_log *log,
 			   struct nvs_error *error);
 
-/* ---- device_area.c ---- */
-/*
- * -EMEDIUMTYPE: one copy of a raw device's label is valid, and what lies beside it is recognized as
- * another program's, which has left that copy in place.
- */
-int member_check_beside_label(const struct member *member, const uint8_t first[LABEL_BYTES],
-			      struct nvs_error *error);
-/* The number of the newest valid header of a manifest on a raw device; 0: there is none. */
-uint64_t member_newest_on_device(const struct member *member);
+/* ---- label_io.c ---- */
 /* Writes zeros over the labels and manifests of a raw device, through `fd`. */
 int member_clear_places(const struct member *member, int fd, struct nvs_error *error);
-/* The same for a member that is disposed of; errors are logged. */
-void member_clear_device(struct member *member, const struct nvs_log *log);
-
-/* ---- label_io.c ---- */
 int member_read_label(struct member *member, struct nvs_error *error);
 
 /* ---- device.c ---- */
 int member_open_device(struct member *members, unsigned index, const char *path,
 		       const struct stat *st, struct nvs_error *error);
 
-/* ---- directory.c ---- */
-int member_open_in_directory(struct member *members, unsigned index, const char *path,
-			     const char *name, struct nvs_error *error);
+/* ---- open.c ---- */
 /* Whether the directory has a manifest that is not empty, as member->has_manifests. */
 int member_find_manifests(struct member *member, struct nvs_error *error);
 /* Removes a file of nvswap's, if it is there. */
 int member_unlink(const struct member *member, const char *name, struct nvs_error *error);
-void member_unlink_files(struct member *member, const struct nvs_log *log);
 /*
  * Removes the directory `name` (NULL: none) and `nvswap` above it, as far as they are empty. The
  * files that were in them are closed, or FUSE and NFS keep them. False: none was removed.

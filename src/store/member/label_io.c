@@ -1,13 +1,93 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads and writes the copies of a member's label. The newest valid copy counts: one that is
- * damaged or unreadable costs nothing.
+ * What lies before the data of a member: the copies of its label, and on a raw device manifests and
+ * what another program has written over them. The newest valid copy counts: one that is damaged or
+ * unreadable costs nothing.
  */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "store/disk.h"
+#include "store/manifest.h"
 #include "store/member/internal.h"
+
+/* ---- A raw device ---- */
+
+static uint64_t manifest_place(unsigned i)
+{
+	return LABEL_AREA_BYTES + i * RAW_MANIFEST_BYTES;
+}
+
+/* 0: there is no valid header in this place, or it can't be read. */
+static uint64_t manifest_number(const struct member *member, unsigned i)
+{
+	struct nvs_error error = {.size = sizeof(error)};
+	uint8_t bytes[MANIFEST_HEADER_BYTES];
+	struct manifest_header header;
+
+	if (disk_read(member->fd, member->path, bytes, sizeof(bytes), manifest_place(i), &error) ||
+	    manifest_decode_header(bytes, &header))
+		return 0;
+	manifest_header_check(&header);
+	return header.generation;
+}
+
+/* The number of the newest valid header of a manifest; 0: there is none. */
+static uint64_t newest_on_device(const struct member *member)
+{
+	uint64_t newest = 0;
+
+	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++)
+		newest = max_u64(newest, manifest_number(member, i));
+	return newest;
+}
+
+/* What other programs write over the first label, leaving the rest of the labels' area empty. */
+static const struct signature {
+	unsigned at, nbytes;
+	const char *bytes, *of;
+} signatures[] = {
+	{0, 4, "\xfc\x4e\x2b\xa9", "a RAID member"},
+	{510, 2, "\x55\xaa", "a boot sector or partition table"},
+	{512, 8, "EFI PART", "a partition table"},
+	{4086, 10, "SWAPSPACE2", "swap space"},
+};
+
+/*
+ * -EMEDIUMTYPE: one copy of a raw device's label is valid, and what lies beside it is recognized as
+ * another program's, which has left that copy in place.
+ */
+static int check_beside_label(const struct member *member, const uint8_t first[LABEL_BYTES],
+			      struct nvs_error *error)
+{
+	const size_t rest = LABEL_DISTANCE - LABEL_BYTES;
+	const char *other = NULL;
+	uint8_t *bytes = malloc(rest);
+	int rc = 0;
+
+	if (!bytes)
+		return error_set(error, -ENOMEM, "out of memory while opening %s", member->path);
+	for (size_t i = 0; i < COUNT_OF(signatures) && !other; i++)
+		if (!memcmp(first + signatures[i].at, signatures[i].bytes, signatures[i].nbytes))
+			other = signatures[i].of;
+	for (unsigned i = 0; i < LABEL_COPY_COUNT && !rc && !other; i++) {
+		rc = disk_read(member->fd, member->path, bytes, rest,
+			       i * LABEL_DISTANCE + LABEL_BYTES, error);
+		if (!rc && (bytes[0] || memcmp(bytes, bytes + 1, rest - 1) != 0))
+			other = "data where a store has zeros";
+	}
+	free(bytes);
+	if (rc || !other)
+		return rc;
+	return error_set(error, -EMEDIUMTYPE,
+			 "%s has one copy of the label of a store, and beside it %s: another "
+			 "program has written to the device since, and nvswap does not touch it; "
+			 "restore the store from a copy on another device",
+			 member->path, other);
+}
+
+/* ---- Reading a label ---- */
 
 /* What the drive has in place of one copy. */
 struct found_label {
@@ -16,20 +96,6 @@ struct found_label {
 	int rc; /* of label_decode(), or the error of reading */
 	struct nvs_error why;
 };
-
-static void read_copy(const struct member *member, unsigned copy, struct found_label *found)
-{
-	found->why = (struct nvs_error){.size = sizeof(found->why)};
-	found->rc = disk_read(member->fd, member->path, found->bytes, LABEL_BYTES,
-			      copy * LABEL_DISTANCE, &found->why);
-	if (found->rc)
-		memset(found->bytes, 0, LABEL_BYTES);
-	else
-		found->rc = label_decode(found->bytes, &found->label);
-	/* What was accepted is safe to use as it is. */
-	if (!found->rc)
-		label_check(&found->label);
-}
 
 /* Another program may have been given a raw device since, and overwritten the first copy alone. */
 static bool may_be_overwritten(const struct member *member, const struct found_label *found,
@@ -75,7 +141,7 @@ static const char *in_place(const struct found_label *found)
 static int lost_labels(const struct member *member, const struct found_label *found,
 		       struct nvs_error *error)
 {
-	uint64_t newest = member->kind == MEMBER_RAW ? member_newest_on_device(member) : 0;
+	uint64_t newest = member->kind == MEMBER_RAW ? newest_on_device(member) : 0;
 	char manifests[64] = "";
 
 	static_assert(LABEL_COPY_COUNT == 2, "the error names two copies");
@@ -117,11 +183,7 @@ static int refuse_label(const struct member *member, const struct found_label *f
 	if (member->kind == MEMBER_FILE)
 		return member_refuse(error, member->path,
 				     "does not begin with a label of nvswap's");
-	return error_set(
-		error, -EMEDIUMTYPE,
-		"%s holds something that is not nvswap's: if nothing on it is needed, wipe "
-		"it first: wipefs -a %s && dd if=/dev/zero of=%s bs=1M count=2",
-		member->path, member->path, member->path);
+	return member_refuse_device(error, member->path, "");
 }
 
 /* How well each finding explains why no copy is valid; the highest is told. */
@@ -129,6 +191,7 @@ static unsigned explains(const struct member *member, const struct found_label *
 			 unsigned copy)
 {
 	switch (found->rc) {
+	case 0:
 	case -ENODATA:
 		return 0;
 	case -EPROTONOSUPPORT:
@@ -158,26 +221,29 @@ int member_read_label(struct member *member, struct nvs_error *error)
 
 	member_open_check(member);
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++) {
-		read_copy(member, i, &found[i]);
+		found[i].why = (struct nvs_error){.size = sizeof(found[i].why)};
+		found[i].rc = disk_read(member->fd, member->path, found[i].bytes, LABEL_BYTES,
+					i * LABEL_DISTANCE, &found[i].why);
+		if (found[i].rc)
+			memset(found[i].bytes, 0, LABEL_BYTES);
+		else
+			found[i].rc = label_decode(found[i].bytes, &found[i].label);
 		if (!found[i].rc && (!best || is_newer(&found[i].label, &best->label)))
 			best = &found[i];
 	}
 	/* An older version knows only the first place. */
 	if (!best || found[0].rc == -EPROTONOSUPPORT) {
 		for (unsigned i = 0; i < LABEL_COPY_COUNT; i++) {
-			unsigned mine = found[i].rc ? explains(member, &found[i], i) : 0;
+			unsigned mine = explains(member, &found[i], i);
 
 			member->copies[i] = LABEL_ABSENT;
-			if (mine > rank) {
-				most = &found[i];
-				rank = mine;
-			}
+			most = mine > rank ? &found[i] : most;
+			rank = (unsigned)max_u64(rank, mine);
 		}
 		/* A store was there if a label is damaged, or others count on it. */
-		if (most->rc == -EUCLEAN ||
-		    ((most->rc == -ENODATA || most->rc == -EMEDIUMTYPE) &&
-		     (member->expected ||
-		      (member->kind == MEMBER_RAW && member_newest_on_device(member)))))
+		if (most->rc == -EUCLEAN || ((most->rc == -ENODATA || most->rc == -EMEDIUMTYPE) &&
+					     (member->expected || (member->kind == MEMBER_RAW &&
+								   newest_on_device(member)))))
 			return lost_labels(member, found, error);
 		if (rank)
 			return refuse_label(member, most, error);
@@ -185,7 +251,7 @@ int member_read_label(struct member *member, struct nvs_error *error)
 		return 0;
 	}
 	if (may_be_overwritten(member, &found[0], &best->label)) {
-		rc = member_check_beside_label(member, found[0].bytes, error);
+		rc = check_beside_label(member, found[0].bytes, error);
 		if (rc)
 			return rc;
 	}
@@ -193,8 +259,7 @@ int member_read_label(struct member *member, struct nvs_error *error)
 	 * Manifests are written once all labels say kept: these have lost what was written since.
 	 */
 	if (!best->label.kept && !best->label.index &&
-	    (member->has_manifests ||
-	     (member->kind == MEMBER_RAW && member_newest_on_device(member))))
+	    (member->has_manifests || (member->kind == MEMBER_RAW && newest_on_device(member))))
 		return lost_labels(member, found, error);
 	member->label = best->label;
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
@@ -217,8 +282,7 @@ static int write_copy(struct member *member, unsigned copy, const uint8_t *bytes
 	assert(member->copies[copy] != LABEL_WHOLE);
 	rc = disk_write(member->fd, member->path, bytes, LABEL_BYTES, copy * LABEL_DISTANCE, error);
 	disk_count(&member->written, LABEL_BYTES);
-	if (!rc)
-		rc = disk_sync(member->fd, member->path, error);
+	rc = rc ?: disk_sync(member->fd, member->path, error);
 	/* After an error it is unknown what the drive has. */
 	member->copies[copy] = rc ? LABEL_DAMAGED : LABEL_WHOLE;
 	return rc;
@@ -249,4 +313,35 @@ int member_write_label(struct member *member, struct nvs_error *error)
 	assert(rc ||
 	       (!member_has_copy(member, LABEL_STALE) && !member_has_copy(member, LABEL_DAMAGED)));
 	return rc;
+}
+
+/*
+ * Manifests first: those without a label are a damaged store. Of a member without a valid label
+ * only what is recognized is cleared, since the rest may be another program's.
+ */
+int member_clear_places(const struct member *member, int fd, struct nvs_error *error)
+{
+	static const uint8_t zeros[LABEL_BYTES];
+	const bool known = member_has_copy(member, LABEL_WHOLE);
+	struct nvs_error error_of_copy = {.size = sizeof(error_of_copy)};
+	uint8_t bytes[LABEL_BYTES];
+	struct label label;
+	int rc = 0;
+
+	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++)
+		if (manifest_number(member, i))
+			rc = disk_write(fd, member->path, zeros, sizeof(zeros), manifest_place(i),
+					error);
+	rc = rc ?: disk_sync(fd, member->path, error);
+	/* The second first: an older version knows only the first. */
+	for (unsigned i = LABEL_COPY_COUNT; i-- > 0 && !rc;) {
+		int there = disk_read(member->fd, member->path, bytes, sizeof(bytes),
+				      i * LABEL_DISTANCE, &error_of_copy);
+
+		there = there ? there : label_decode(bytes, &label);
+		if (known || !there || there == -EUCLEAN || there == -EPROTONOSUPPORT)
+			rc = disk_write(fd, member->path, zeros, sizeof(zeros), i * LABEL_DISTANCE,
+					error);
+	}
+	return rc ?: disk_sync(fd, member->path, error);
 }

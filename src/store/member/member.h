@@ -6,6 +6,7 @@
 #ifndef STORE_MEMBER_MEMBER_H
 #define STORE_MEMBER_MEMBER_H
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <sys/types.h>
 
@@ -63,7 +64,16 @@ struct member {
 	struct label label; /* the newest valid copy */
 	enum label_copy copies[LABEL_COPY_COUNT]; /* what the drive has */
 	uint64_t written;			  /* bytes of labels; atomic */
+	/* With a write budget: the bytes of this run in the path's file `written`, ahead of the
+	 * writes; and how many are written when more is to be added, atomic. */
+	uint64_t counted, count_next;
 };
+
+/* The name of a store's directory below each path. */
+static inline void member_name(uint32_t rank, bool optimizer, char name[64])
+{
+	snprintf(name, 64, "rank%" PRIu32 "%s", rank, optimizer ? "-optimizer" : "");
+}
 
 /* The file or device that has the member's name, and the lock. */
 static inline int member_named_fd(const struct member *member)
@@ -91,8 +101,8 @@ int member_make_private(const struct member *member, const struct nvs_log *log,
 			struct nvs_error *error);
 /*
  * For a store that is not kept: puts the data into a file without a name, which the kernel removes
- * however the process ends; the named file keeps the lock. Does nothing if the file system can't,
- * or the member is a device or host memory.
+ * however the process ends; the named file, empty, keeps the lock by which others find the store.
+ * Does nothing if the file system can't, or the member is a device or host memory.
  */
 int member_make_nameless(struct member *member, struct nvs_error *error);
 /* A member in host memory. */
@@ -160,12 +170,12 @@ static inline void manifest_name(unsigned i, char name[MANIFEST_NAME])
 int member_sync_names(const struct member *member, struct nvs_error *error);
 
 /*
- * Adds to the count of bytes written below the member's path, and subtracts; *count is the sum.
+ * Adds `change` to the count of bytes written below the member's path; *count is the sum.
  * -EDQUOT: it has reached `limit`, and stays. -EUCLEAN: the file has no count. -EBUSY: another
  * process holds its lock for long. Errors of the drive.
  */
-int member_change_count(struct member *member, uint64_t add, uint64_t subtract, uint64_t limit,
-			uint64_t *count, struct nvs_error *error);
+int member_change_count(struct member *member, int64_t change, uint64_t limit, uint64_t *count,
+			struct nvs_error *error);
 
 /*
  * -ESTALE: the path no longer leads to the open file, as after rm -r, mv or umount -l, so that a

@@ -180,8 +180,7 @@ int member_begin(struct member *member, struct nvs_error *error)
 	rc = set_size(member, member_named_fd(member), 0, error);
 	if (!rc)
 		cow_turn_off(member->fd);
-	if (!rc)
-		rc = file_may_grow(member->path, member->base, error);
+	rc = rc ?: file_may_grow(member->path, member->base, error);
 	if (rc)
 		return rc;
 	rc = allocate(member->fd, 0, member->base);

@@ -20,7 +20,7 @@ static int open_with(enum nvs_ioengine ioengine, uint32_t threads, struct nvs_ai
 					  .overlap_events = true,
 					  .ioengine = ioengine};
 	struct nvs_aio *aio;
-	int rc = aio_open(&aio, &config, NULL, error);
+	int rc = aio_open_with(&aio, &config, NULL, NULL, NULL, error);
 
 	if (rc)
 		return rc;
