@@ -10,18 +10,6 @@
 
 ONE_ENGINE
 
-static const char *mounted(const char *type, uint64_t nbytes, unsigned sector_bytes)
-{
-	const char *why = NULL, *directory;
-
-	if (geteuid())
-		SKIP("a file system on a loop device needs root");
-	directory = loop_file_system(type, nbytes, sector_bytes, &why);
-	if (!directory)
-		SKIP("%s", why);
-	return directory;
-}
-
 static bool is_no_cow(const char *name)
 {
 	char path[512];
@@ -64,7 +52,7 @@ static const char *const names[] = {"data", "manifest.0", "manifest.1", "manifes
 
 TEST(a_new_store_on_btrfs_is_overwritten_in_place)
 {
-	const char *directory = mounted("btrfs", 256 * MIB, 4096);
+	const char *directory = need_file_system("btrfs", 256 * MIB, 4096);
 	struct nvs_tensor *t;
 	char path[512];
 
@@ -87,7 +75,7 @@ TEST(a_new_store_on_btrfs_is_overwritten_in_place)
 /* As one that cp --reflink=always makes, or the file system's snapshots. */
 TEST(a_store_copied_by_reflink_is_reported)
 {
-	const char *directory = mounted("xfs", 400 * MIB, 4096);
+	const char *directory = need_file_system("xfs", 400 * MIB, 4096);
 	char path[512], copy[512];
 	struct nvs_tensor *t;
 
@@ -110,7 +98,7 @@ TEST(a_store_copied_by_reflink_is_reported)
 /* Then xfs takes direct I/O only in whole blocks, while the store has the sectors' unit. */
 TEST(a_store_that_shares_blocks_opens_in_units_of_sectors)
 {
-	const char *directory = mounted("xfs", 400 * MIB, 512);
+	const char *directory = need_file_system("xfs", 400 * MIB, 512);
 	char paths[LENGTH(names)][512], copies[LENGTH(names)][512];
 	struct nvs_tensor *t;
 
