@@ -145,9 +145,8 @@ void fixture_init(struct fixture *fixture, const struct setup *setup)
 	pthread_mutex_init(&fixture->log_lock, NULL);
 	fixture->setup = *setup;
 	fixture->owner = getpid();
-	if (setup->simulated) {
+	if (setup->simulated)
 		fixture->sim = sim_open(&(const struct sim_drive){0});
-	}
 	if (!setup->npaths)
 		fixture->setup.npaths = 1;
 	for (unsigned i = 0; i < fixture->setup.npaths; i++) {
