@@ -81,6 +81,8 @@ bool world_change(struct world *w, unsigned i);
 bool world_has_bytes(struct world *w, unsigned i);
 /* Waits for the tensors, checks those that were read, and releases them. */
 void world_check(struct world *w, unsigned first, unsigned n);
+/* Swaps all out, and waits; both may fail. */
+void world_swaps_out(struct world *w);
 /* Swaps new contents of all tensors out and in; any call may fail. */
 void world_swaps(struct world *w);
 /* Reads and changes every tensor in one step, in the order of the previous one. */
