@@ -68,9 +68,10 @@ void world_open(struct world *w, const struct setup *setup);
  */
 bool world_failed(struct world *w, int rc);
 /*
- * Whether the library may survive a failure of `call` (inject_failed_call()) without reporting it.
+ * Whether the library may survive a failure of `call` (inject_failed_call()) without reporting it,
+ * with a store at the path.
  */
-bool world_survives(const struct world *w, const char *call);
+bool survives_at(const char *path, const char *call);
 
 /*
  * Writes new contents, which may stay in the pool; false if no room was available, and then the old

@@ -187,7 +187,7 @@ static bool nth_call_of_open_fails(struct world *w, unsigned kinds, uint64_t n)
 	assert_true(failed || !rc);
 	/* One copy of the metadata that can't be read is not needed; works() compares. */
 	if (failed && !rc && !(w->f.config.keep && !strcmp(call, "pread")) &&
-	    !world_survives(w, call))
+	    !survives_at(w->f.paths[0], call))
 		fail_msg("%s failed, n %" PRIu64 ", but no error was reported", call, n);
 	if (world_failed(w, rc)) {
 		assert_null(w->f.engine);
@@ -287,7 +287,7 @@ static bool nth_call_of_register_fails(struct world *w, uint64_t n)
 	inject_stop(&failed);
 	/* Space reserved ahead of need is optional. */
 	if (failed && !rc && strcmp(inject_failed_call(), "posix_fallocate") != 0 &&
-	    !world_survives(w, inject_failed_call()))
+	    !survives_at(w->f.paths[0], inject_failed_call()))
 		fail_msg("%s failed, but no error was reported", inject_failed_call());
 	if (world_failed(w, rc)) {
 		now = stats_of(&w->f);
