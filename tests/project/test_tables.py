@@ -67,6 +67,7 @@ def no_field_is_left_out_of_extremes():
         tried.add(name)
         fields = {"size", *re.findall(rf"\({name}, (\w+)", table)}
         good &= all_are_in(f"field of {name}:", declared[name], fields)
+    tried |= set(re.findall(r"^\tFILLED\((nvs_\w+)", text, re.M))  # whole
     return good and all_are_in("structure", set(declared), tried | RESULTS)
 
 
