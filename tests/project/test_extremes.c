@@ -273,7 +273,6 @@ static const struct nvs_universal_options good_ranks = {.size = sizeof(good_rank
 /* ---- Fields ---- */
 
 enum kind {
-	SIZE,	 /* the structure's */
 	POINTER, /* NULL is tried; what else points nowhere is undefined */
 	NAME,	 /* a string */
 	WHOLE,	 /* unsigned, an enumeration or a flag */
@@ -302,7 +301,6 @@ struct field {
 #define ANY_WHOLE(structure, field) WHOLE_FIELD(structure, field, 0, UINT64_MAX, UINT64_MAX)
 #define REAL_FIELD(structure, field, least_, most_)                                                \
 	FIELD_OF(structure, field, .kind = REAL, .real_least = (least_), .real_most = (most_))
-#define SIZE_FIELD(structure)	     FIELD_OF(structure, size, .kind = SIZE)
 #define GIVEN(structure, field)	     FIELD_OF(structure, field, .kind = POINTER, .null_is_refused = true)
 #define OPTIONAL(structure, field)   FIELD_OF(structure, field, .kind = POINTER)
 #define NAME_FIELD(structure, field) FIELD_OF(structure, field, .kind = NAME)
@@ -311,7 +309,6 @@ struct field {
 #define BELOW_FP32 0x1.fffffdffffffp127 /* below FLT_MAX */
 
 static const struct field tensor_fields[] = {
-	SIZE_FIELD(nvs_tensor_spec),
 	NAME_FIELD(nvs_tensor_spec, name),
 	WHOLE_FIELD(nvs_tensor_spec, dtype, 0, NVS_F8_E5M2FNUZ, 0),
 	/* More than fit the machine are refused for want of memory. */
@@ -322,7 +319,6 @@ static const struct field tensor_fields[] = {
 };
 /* The shape has NUMEL elements, and as many as numel are registered. */
 static const struct field shaped_fields[] = {
-	SIZE_FIELD(nvs_tensor_spec),
 	NAME_FIELD(nvs_tensor_spec, name),
 	WHOLE_FIELD(nvs_tensor_spec, dtype, 0, NVS_F8_E5M2FNUZ, 0),
 	WHOLE_FIELD(nvs_tensor_spec, numel, NUMEL, NUMEL, 0),
@@ -330,7 +326,6 @@ static const struct field shaped_fields[] = {
 	FIELD_OF(nvs_tensor_spec, ndim, .kind = WHOLE, .least = 1, .most = 1, .untried = 64),
 };
 static const struct field group_fields[] = {
-	SIZE_FIELD(nvs_group_spec),
 	NAME_FIELD(nvs_group_spec, name),
 	/* -E2BIG: more than sub_group_size */
 	WHOLE_FIELD(nvs_group_spec, numel, 1, 1, UINT64_MAX),
@@ -338,7 +333,6 @@ static const struct field group_fields[] = {
 	OPTIONAL(nvs_group_spec, weights),
 };
 static const struct field options_fields[] = {
-	SIZE_FIELD(nvs_optimizer_options),
 	OPTIONAL(nvs_optimizer_options, update),
 	OPTIONAL(nvs_optimizer_options, update_arg),
 	OPTIONAL(nvs_optimizer_options, weights_final),
@@ -349,11 +343,9 @@ static const struct field options_fields[] = {
 	WHOLE_FIELD(nvs_optimizer_options, take_weights, 0, 1, 0),
 };
 static const struct field sums_fields[] = {
-	SIZE_FIELD(nvs_gradient_sums),
 	REAL_FIELD(nvs_gradient_sums, sum_squares, 0, DBL_MAX),
 };
 static const struct field step_fields[] = {
-	SIZE_FIELD(nvs_step_options),
 	REAL_FIELD(nvs_step_options, lr, -DBL_MAX, (double)FLT_MAX),
 	OPTIONAL(nvs_step_options, sums),
 	WHOLE_FIELD(nvs_step_options, norm, 0, 1, 0),
@@ -376,12 +368,10 @@ static const struct field step_fields[] = {
 		OPTIONAL(structure, weights)
 
 static const struct field update_fields[] = {
-	SIZE_FIELD(nvs_adam_update),
 	UPDATE_FIELDS(nvs_adam_update),
 	GIVEN(nvs_adam_update, exp_avg_sq),
 };
 static const struct field rule_fields[] = {
-	SIZE_FIELD(nvs_rule_update),
 	UPDATE_FIELDS(nvs_rule_update),
 	WHOLE_FIELD(nvs_rule_update, rule, NVS_RULE_ADAM, NVS_RULE_LION, 0),
 	REAL_FIELD(nvs_rule_update, momentum, 0, BELOW_FP32),
@@ -393,7 +383,6 @@ static const struct field rule_fields[] = {
 	OPTIONAL(nvs_rule_update, sum),
 };
 static const struct field transfer_fields[] = {
-	SIZE_FIELD(nvs_transfer),
 	GIVEN(nvs_transfer, file),
 	WHOLE_FIELD(nvs_transfer, direction, NVS_READ, NVS_WRITE, 0),
 	GIVEN(nvs_transfer, data),
@@ -403,33 +392,28 @@ static const struct field transfer_fields[] = {
 	OPTIONAL(nvs_transfer, user),
 };
 static const struct field rows_fields[] = {
-	SIZE_FIELD(nvs_tensor_rows),
 	GIVEN(nvs_tensor_rows, tensor),
 	WHOLE_FIELD(nvs_tensor_rows, first, 0, NUMEL - 1, 0),
 	WHOLE_FIELD(nvs_tensor_rows, count, 1, NUMEL, 0),
 	OPTIONAL(nvs_tensor_rows, name),
 };
 static const struct field range_fields[] = {
-	SIZE_FIELD(nvs_tensor_range),
 	GIVEN(nvs_tensor_range, tensor),
 	WHOLE_FIELD(nvs_tensor_range, offset, 0, NUMEL * 4 - 16, 0),
 	WHOLE_FIELD(nvs_tensor_range, nbytes, 0, NUMEL * 4, 0),
 	GIVEN(nvs_tensor_range, data),
 };
 static const struct field item_fields[] = {
-	SIZE_FIELD(nvs_checkpoint_item),
 	GIVEN(nvs_checkpoint_item, tensor),
 	OPTIONAL(nvs_checkpoint_item, name),
 	OPTIONAL(nvs_checkpoint_item, shape),
 	FIELD_OF(nvs_checkpoint_item, ndim, .kind = WHOLE, .least = 1, .most = 1, .untried = 64),
 };
 static const struct field aio_fields[] = {
-	SIZE_FIELD(nvs_files_options),
 	OPTIONAL(nvs_files_options, aio),
 	OPTIONAL(nvs_files_options, checksums),
 };
 static const struct field files_fields[] = {
-	SIZE_FIELD(nvs_checkpoint_options),
 	ANY_WHOLE(nvs_checkpoint_options, shard_bytes),
 	OPTIONAL(nvs_checkpoint_options, pickle),
 	WHOLE_FIELD(nvs_checkpoint_options, pickle_bytes, 0, 0, 0),
@@ -437,7 +421,6 @@ static const struct field files_fields[] = {
 	WHOLE_FIELD(nvs_checkpoint_options, nstorages, 0, 0, 0),
 };
 static const struct field pickled_fields[] = {
-	SIZE_FIELD(nvs_checkpoint_options),
 	WHOLE_FIELD(nvs_checkpoint_options, shard_bytes, 0, 0, 0),
 	GIVEN(nvs_checkpoint_options, pickle),
 	FIELD_OF(nvs_checkpoint_options, pickle_bytes, .kind = WHOLE, .least = 1, .most = 4096,
@@ -447,13 +430,11 @@ static const struct field pickled_fields[] = {
 		 .untried = 1 << 24),
 };
 static const struct field storage_fields[] = {
-	SIZE_FIELD(nvs_checkpoint_storage),
 	GIVEN(nvs_checkpoint_storage, data),
 	FIELD_OF(nvs_checkpoint_storage, nbytes, .kind = WHOLE, .least = 0, .most = 4096,
 		 .untried = UINT64_C(1) << 59),
 };
 static const struct field param_fields[] = {
-	SIZE_FIELD(nvs_checkpoint_param),
 	GIVEN(nvs_checkpoint_param, name),
 	WHOLE_FIELD(nvs_checkpoint_param, group, 0, 0, 0),
 	WHOLE_FIELD(nvs_checkpoint_param, offset, 0, NUMEL - 1, 0),
@@ -463,7 +444,6 @@ static const struct field param_fields[] = {
 	FIELD_OF(nvs_checkpoint_param, ndim, .kind = WHOLE, .least = 0, .most = 1, .untried = 64),
 };
 static const struct field ranks_fields[] = {
-	SIZE_FIELD(nvs_universal_options),
 	OPTIONAL(nvs_universal_options, optimizer_state),
 	WHOLE_FIELD(nvs_universal_options, optimizer_state_bytes, 0, 0, 0),
 	WHOLE_FIELD(nvs_universal_options, rank, 0, 0, 0),
@@ -472,7 +452,6 @@ static const struct field ranks_fields[] = {
 	OPTIONAL(nvs_universal_options, gather_arg),
 };
 static const struct field place_fields[] = {
-	SIZE_FIELD(nvs_store_place),
 	GIVEN(nvs_store_place, paths),
 	WHOLE_FIELD(nvs_store_place, npaths, 1, NVS_PATHS_MAX, 0),
 	ANY_WHOLE(nvs_store_place, rank),
@@ -492,13 +471,11 @@ static const size_t path_flags[] = {
 		.name = #structure, .nbytes = sizeof(struct structure), .call = (call_),           \
 		.good = (good_), .fields = (fields_), .nfields = COUNT(fields_)                    \
 	}
-static const struct field filled_fields[] = {{"size", 0, sizeof(size_t), .kind = SIZE}};
 #define FILLED(structure, call_, flags_, nflags_)                                                  \
 	{                                                                                          \
 		.name = #structure, .nbytes = sizeof(struct structure), .call = (call_),           \
 		.good = &(const struct structure){.size = sizeof(struct structure)},               \
-		.fields = filled_fields, .nfields = COUNT(filled_fields), .flags = (flags_),       \
-		.nflags = (nflags_), .filled = true                                                \
+		.flags = (flags_), .nflags = (nflags_), .filled = true                             \
 	}
 
 static const struct structure {
@@ -663,8 +640,6 @@ static void try_real(const struct structure *structure, const struct field *fiel
 static void try_field(const struct structure *structure, const struct field *field)
 {
 	switch (field->kind) {
-	case SIZE:
-		return try_size(structure);
 	case POINTER:
 		reset(structure);
 		memset(given + field->at, 0, field->nbytes);
@@ -724,6 +699,7 @@ static void try_fields(const struct structure *structure)
 	reset(structure);
 	if (structure->call(given))
 		fail_msg("struct %s as it should be: %s", structure->name, error.text);
+	try_size(structure);
 	for (size_t k = 0; k < structure->nfields; k++) {
 		uint64_t before = peak_kib();
 
