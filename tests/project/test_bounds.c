@@ -199,6 +199,10 @@ static int64_t peak_of_pickle(const void *pickle, size_t nbytes, unsigned record
 	"0X\3\0\0\0cpuK@"                                                                          \
 	"tQK\0K\1\x85K\1\x85\x89"                                                                  \
 	"ccollections\nOrderedDict\n)RtR"
+struct piece {
+	const char *bytes;
+	size_t n;
+};
 #define PIECE(bytes)                                                                               \
 	{                                                                                          \
 		bytes, sizeof(bytes) - 1                                                           \
@@ -206,10 +210,7 @@ static int64_t peak_of_pickle(const void *pickle, size_t nbytes, unsigned record
 
 TEST(files_of_torch_take_memory_in_proportion_to_their_pickles)
 {
-	static const struct {
-		const char *bytes;
-		size_t n;
-	} pieces[] = {
+	static const struct piece pieces[] = {
 		PIECE("]"),	      PIECE(")"),
 		PIECE("N"),	      PIECE("("),
 		PIECE("}"),	      PIECE("N\x94\x94\x94"),
@@ -221,10 +222,8 @@ TEST(files_of_torch_take_memory_in_proportion_to_their_pickles)
 		PIECE("](NNNNNe"),    PIECE("\x8e\0\0\0\0\0\0\0\0"),
 	};
 	/* Of a list, whose tensor the memo has. */
-	static const struct {
-		const char *bytes;
-		size_t n;
-	} shared[] = {PIECE("h\0"), PIECE("h\0h\0"), PIECE("]h\0a"), PIECE("K\1h\0")};
+	static const struct piece shared[] = {PIECE("h\0"), PIECE("h\0h\0"), PIECE("]h\0a"),
+					      PIECE("K\1h\0")};
 	size_t bytes;
 	int64_t peak;
 

@@ -10,8 +10,7 @@
 #define NUMEL 65536u
 
 static const char *at; /* the call that the thread is in */
-static const char *directory, *config_file, *trace_file, *safetensors, *torch, *data_file;
-static const char *state_file, *universal;
+static const char *directory, *safetensors, *data_file;
 static int data_fd;
 static unsigned logged;
 
@@ -62,7 +61,7 @@ static struct nvs_config *configure(void)
 	nvs_config_set_log(made, log_message, NULL);
 	CALL(nvs_config_set_paths(made, NVS_OFFLOAD_PARAM, &directory, 1, &error));
 	CALL(nvs_config_set_paths(made, NVS_OFFLOAD_OPTIMIZER, &directory, 1, &error));
-	CALL(nvs_config_load(made, config_file, &error));
+	CALL(nvs_config_load(made, path_in(directory, "config.json"), &error));
 	CALL(nvs_config_parse(made, warned, strlen(warned), "text", &error));
 	CALL(nvs_config_set(made, "nvswap.keep", "true", &error));
 	CALL(nvs_config_set_number(made, "offload_param.buffer_size", NUMEL * 4, &error));
@@ -172,7 +171,7 @@ static void call_engine(const struct nvs_config *settings)
 						    {sizeof(*items), t[1], NULL, NULL, 0}};
 
 	for (unsigned i = 0; i < 2; i++) {
-		const char *path = i ? torch : safetensors;
+		const char *path = i ? path_in(directory, "model.pt") : safetensors;
 
 		CALL(nvs_checkpoint_export(opened, items, 2, path, NULL, &error));
 		CALL(nvs_checkpoint_open(&checkpoint, path, &error));
@@ -237,6 +236,8 @@ static void call_optimizer(const struct nvs_config *settings)
 	struct nvs_state_conversion converted = {.size = sizeof(converted)};
 	struct nvs_checkpoint *checkpoint;
 	struct nvs_optimizer *opened;
+	const char *state_file = path_in(directory, "state.pt");
+	const char *universal = path_in(directory, "universal");
 	void *moved[] = {weights};
 	double square;
 
@@ -289,7 +290,7 @@ static __attribute__((noinline)) void make_calls(void)
 	nvs_config_close(settings);
 	CALL(nvs_trace_open(&made, 4, &error));
 	nvs_trace_span(made, "span", 1, 2);
-	CALL(nvs_trace_write(made, trace_file, NULL, &error));
+	CALL(nvs_trace_write(made, path_in(directory, "trace.json"), NULL, &error));
 	nvs_trace_close(made);
 }
 
@@ -307,21 +308,13 @@ TEST(no_call_is_a_cancellation_point)
 {
 	pthread_t thread;
 	void *result;
-	FILE *text;
 
 	directory = temp_directory();
-	config_file = path_in(directory, "config.json");
-	trace_file = path_in(directory, "trace.json");
-	safetensors = path_in(directory, "model.safetensors");
-	torch = path_in(directory, "model.pt");
-	state_file = path_in(directory, "state.pt");
-	universal = path_in(directory, "universal");
 	data_file = path_in(directory, "file");
-	text = fopen(config_file, "w");
-	assert_non_null(text);
-	assert_true(fprintf(text, "{\"offload_param\": {\"device\": \"nvme\"}, "
-				  "\"offload_optimizer\": {\"device\": \"nvme\"}}") > 0);
-	assert_int_equal(fclose(text), 0);
+	safetensors = path_in(directory, "model.safetensors");
+	write_text(path_in(directory, "config.json"),
+		   "{\"offload_param\": {\"device\": \"nvme\"},"
+		   " \"offload_optimizer\": {\"device\": \"nvme\"}}");
 	data_fd = open(data_file, O_RDWR | O_CREAT, 0600);
 	assert_true(data_fd >= 0 && !ftruncate(data_fd, 8192));
 	assert_int_equal(pthread_create(&thread, NULL, call_all, NULL), 0);

@@ -54,7 +54,7 @@ static int open_groups(const void *spec)
 	struct nvs_optimizer *opened;
 	int rc = nvs_optimizer_open(&opened, config, spec, 1, NULL, &error);
 
-	return rc ? rc : nvs_optimizer_close(opened, &error);
+	return rc ?: nvs_optimizer_close(opened, &error);
 }
 
 static int open_with_options(const void *options)
@@ -63,7 +63,7 @@ static int open_with_options(const void *options)
 	struct nvs_optimizer *opened;
 	int rc = nvs_optimizer_open(&opened, config, &group, 1, options, &error);
 
-	return rc ? rc : nvs_optimizer_close(opened, &error);
+	return rc ?: nvs_optimizer_close(opened, &error);
 }
 
 static int take_step(const void *options)
@@ -99,7 +99,7 @@ static int read_range(const void *range)
 {
 	int rc = nvs_tensor_read(engine, range, 1, &error);
 
-	return rc ? rc : nvs_tensor_wait(engine, &tensor, 1, 0, -1, &error);
+	return rc ?: nvs_tensor_wait(engine, &tensor, 1, 0, -1, &error);
 }
 
 static int register_rows(const void *rows)
@@ -175,11 +175,10 @@ static int open_files(const void *options)
 {
 	const char *path = checkpoint_path;
 	struct nvs_engine *opened;
-	int rc = export_in_files(&good_files);
+	int rc = export_in_files(&good_files)
+			 ?: nvs_engine_open_files(&opened, config, &path, 1, options, &error);
 
-	if (!rc)
-		rc = nvs_engine_open_files(&opened, config, &path, 1, options, &error);
-	return rc ? rc : nvs_engine_close(opened, &error);
+	return rc ?: nvs_engine_close(opened, &error);
 }
 
 static int export_storage(const void *storage)
@@ -270,21 +269,14 @@ static const struct nvs_checkpoint_options good_pickled = {.size = sizeof(good_p
 static const struct nvs_checkpoint_param good_param = {
 	.size = sizeof(good_param), .name = "p", .numel = 1, .shape = one_shape, .ndim = 1};
 static const struct nvs_universal_options good_ranks = {.size = sizeof(good_ranks)};
-static const struct nvs_machine_info good_machine = {.size = sizeof(good_machine)};
-static const struct nvs_path_info good_path = {.size = sizeof(good_path)};
-static const struct nvs_latency good_latency = {.size = sizeof(good_latency)};
-static const struct nvs_error good_error = {.size = sizeof(good_error)};
 
 /* ---- Fields ---- */
 
 enum kind {
-	SIZE,	 /* the structure's */
 	POINTER, /* NULL is tried; what else points nowhere is undefined */
 	NAME,	 /* a string */
-	TEXT,	 /* an array of char, which no NUL may end */
 	WHOLE,	 /* unsigned, an enumeration or a flag */
 	REAL,
-	ANY, /* bytes of any value, such as an array of structures */
 };
 
 struct field {
@@ -309,18 +301,14 @@ struct field {
 #define ANY_WHOLE(structure, field) WHOLE_FIELD(structure, field, 0, UINT64_MAX, UINT64_MAX)
 #define REAL_FIELD(structure, field, least_, most_)                                                \
 	FIELD_OF(structure, field, .kind = REAL, .real_least = (least_), .real_most = (most_))
-#define SIZE_FIELD(structure)	     FIELD_OF(structure, size, .kind = SIZE)
 #define GIVEN(structure, field)	     FIELD_OF(structure, field, .kind = POINTER, .null_is_refused = true)
 #define OPTIONAL(structure, field)   FIELD_OF(structure, field, .kind = POINTER)
 #define NAME_FIELD(structure, field) FIELD_OF(structure, field, .kind = NAME)
-#define TEXT_FIELD(structure, field) FIELD_OF(structure, field, .kind = TEXT)
-#define ANY_FIELD(structure, field)  FIELD_OF(structure, field, .kind = ANY)
 
 #define BELOW_1	   0x1.fffffffffffffp-1
 #define BELOW_FP32 0x1.fffffdffffffp127 /* below FLT_MAX */
 
 static const struct field tensor_fields[] = {
-	SIZE_FIELD(nvs_tensor_spec),
 	NAME_FIELD(nvs_tensor_spec, name),
 	WHOLE_FIELD(nvs_tensor_spec, dtype, 0, NVS_F8_E5M2FNUZ, 0),
 	/* More than fit the machine are refused for want of memory. */
@@ -331,7 +319,6 @@ static const struct field tensor_fields[] = {
 };
 /* The shape has NUMEL elements, and as many as numel are registered. */
 static const struct field shaped_fields[] = {
-	SIZE_FIELD(nvs_tensor_spec),
 	NAME_FIELD(nvs_tensor_spec, name),
 	WHOLE_FIELD(nvs_tensor_spec, dtype, 0, NVS_F8_E5M2FNUZ, 0),
 	WHOLE_FIELD(nvs_tensor_spec, numel, NUMEL, NUMEL, 0),
@@ -339,7 +326,6 @@ static const struct field shaped_fields[] = {
 	FIELD_OF(nvs_tensor_spec, ndim, .kind = WHOLE, .least = 1, .most = 1, .untried = 64),
 };
 static const struct field group_fields[] = {
-	SIZE_FIELD(nvs_group_spec),
 	NAME_FIELD(nvs_group_spec, name),
 	/* -E2BIG: more than sub_group_size */
 	WHOLE_FIELD(nvs_group_spec, numel, 1, 1, UINT64_MAX),
@@ -347,7 +333,6 @@ static const struct field group_fields[] = {
 	OPTIONAL(nvs_group_spec, weights),
 };
 static const struct field options_fields[] = {
-	SIZE_FIELD(nvs_optimizer_options),
 	OPTIONAL(nvs_optimizer_options, update),
 	OPTIONAL(nvs_optimizer_options, update_arg),
 	OPTIONAL(nvs_optimizer_options, weights_final),
@@ -358,11 +343,9 @@ static const struct field options_fields[] = {
 	WHOLE_FIELD(nvs_optimizer_options, take_weights, 0, 1, 0),
 };
 static const struct field sums_fields[] = {
-	SIZE_FIELD(nvs_gradient_sums),
 	REAL_FIELD(nvs_gradient_sums, sum_squares, 0, DBL_MAX),
 };
 static const struct field step_fields[] = {
-	SIZE_FIELD(nvs_step_options),
 	REAL_FIELD(nvs_step_options, lr, -DBL_MAX, (double)FLT_MAX),
 	OPTIONAL(nvs_step_options, sums),
 	WHOLE_FIELD(nvs_step_options, norm, 0, 1, 0),
@@ -385,12 +368,10 @@ static const struct field step_fields[] = {
 		OPTIONAL(structure, weights)
 
 static const struct field update_fields[] = {
-	SIZE_FIELD(nvs_adam_update),
 	UPDATE_FIELDS(nvs_adam_update),
 	GIVEN(nvs_adam_update, exp_avg_sq),
 };
 static const struct field rule_fields[] = {
-	SIZE_FIELD(nvs_rule_update),
 	UPDATE_FIELDS(nvs_rule_update),
 	WHOLE_FIELD(nvs_rule_update, rule, NVS_RULE_ADAM, NVS_RULE_LION, 0),
 	REAL_FIELD(nvs_rule_update, momentum, 0, BELOW_FP32),
@@ -402,7 +383,6 @@ static const struct field rule_fields[] = {
 	OPTIONAL(nvs_rule_update, sum),
 };
 static const struct field transfer_fields[] = {
-	SIZE_FIELD(nvs_transfer),
 	GIVEN(nvs_transfer, file),
 	WHOLE_FIELD(nvs_transfer, direction, NVS_READ, NVS_WRITE, 0),
 	GIVEN(nvs_transfer, data),
@@ -412,33 +392,28 @@ static const struct field transfer_fields[] = {
 	OPTIONAL(nvs_transfer, user),
 };
 static const struct field rows_fields[] = {
-	SIZE_FIELD(nvs_tensor_rows),
 	GIVEN(nvs_tensor_rows, tensor),
 	WHOLE_FIELD(nvs_tensor_rows, first, 0, NUMEL - 1, 0),
 	WHOLE_FIELD(nvs_tensor_rows, count, 1, NUMEL, 0),
 	OPTIONAL(nvs_tensor_rows, name),
 };
 static const struct field range_fields[] = {
-	SIZE_FIELD(nvs_tensor_range),
 	GIVEN(nvs_tensor_range, tensor),
 	WHOLE_FIELD(nvs_tensor_range, offset, 0, NUMEL * 4 - 16, 0),
 	WHOLE_FIELD(nvs_tensor_range, nbytes, 0, NUMEL * 4, 0),
 	GIVEN(nvs_tensor_range, data),
 };
 static const struct field item_fields[] = {
-	SIZE_FIELD(nvs_checkpoint_item),
 	GIVEN(nvs_checkpoint_item, tensor),
 	OPTIONAL(nvs_checkpoint_item, name),
 	OPTIONAL(nvs_checkpoint_item, shape),
 	FIELD_OF(nvs_checkpoint_item, ndim, .kind = WHOLE, .least = 1, .most = 1, .untried = 64),
 };
 static const struct field aio_fields[] = {
-	SIZE_FIELD(nvs_files_options),
 	OPTIONAL(nvs_files_options, aio),
 	OPTIONAL(nvs_files_options, checksums),
 };
 static const struct field files_fields[] = {
-	SIZE_FIELD(nvs_checkpoint_options),
 	ANY_WHOLE(nvs_checkpoint_options, shard_bytes),
 	OPTIONAL(nvs_checkpoint_options, pickle),
 	WHOLE_FIELD(nvs_checkpoint_options, pickle_bytes, 0, 0, 0),
@@ -446,7 +421,6 @@ static const struct field files_fields[] = {
 	WHOLE_FIELD(nvs_checkpoint_options, nstorages, 0, 0, 0),
 };
 static const struct field pickled_fields[] = {
-	SIZE_FIELD(nvs_checkpoint_options),
 	WHOLE_FIELD(nvs_checkpoint_options, shard_bytes, 0, 0, 0),
 	GIVEN(nvs_checkpoint_options, pickle),
 	FIELD_OF(nvs_checkpoint_options, pickle_bytes, .kind = WHOLE, .least = 1, .most = 4096,
@@ -456,13 +430,11 @@ static const struct field pickled_fields[] = {
 		 .untried = 1 << 24),
 };
 static const struct field storage_fields[] = {
-	SIZE_FIELD(nvs_checkpoint_storage),
 	GIVEN(nvs_checkpoint_storage, data),
 	FIELD_OF(nvs_checkpoint_storage, nbytes, .kind = WHOLE, .least = 0, .most = 4096,
 		 .untried = UINT64_C(1) << 59),
 };
 static const struct field param_fields[] = {
-	SIZE_FIELD(nvs_checkpoint_param),
 	GIVEN(nvs_checkpoint_param, name),
 	WHOLE_FIELD(nvs_checkpoint_param, group, 0, 0, 0),
 	WHOLE_FIELD(nvs_checkpoint_param, offset, 0, NUMEL - 1, 0),
@@ -472,7 +444,6 @@ static const struct field param_fields[] = {
 	FIELD_OF(nvs_checkpoint_param, ndim, .kind = WHOLE, .least = 0, .most = 1, .untried = 64),
 };
 static const struct field ranks_fields[] = {
-	SIZE_FIELD(nvs_universal_options),
 	OPTIONAL(nvs_universal_options, optimizer_state),
 	WHOLE_FIELD(nvs_universal_options, optimizer_state_bytes, 0, 0, 0),
 	WHOLE_FIELD(nvs_universal_options, rank, 0, 0, 0),
@@ -481,80 +452,30 @@ static const struct field ranks_fields[] = {
 	OPTIONAL(nvs_universal_options, gather_arg),
 };
 static const struct field place_fields[] = {
-	SIZE_FIELD(nvs_store_place),
 	GIVEN(nvs_store_place, paths),
 	WHOLE_FIELD(nvs_store_place, npaths, 1, NVS_PATHS_MAX, 0),
 	ANY_WHOLE(nvs_store_place, rank),
 	WHOLE_FIELD(nvs_store_place, optimizer, 0, 1, 0),
 };
-static const struct field machine_fields[] = {
-	SIZE_FIELD(nvs_machine_info),
-	TEXT_FIELD(nvs_machine_info, kernel),
-	ANY_WHOLE(nvs_machine_info, cpus),
-	ANY_WHOLE(nvs_machine_info, numa_nodes),
-	ANY_WHOLE(nvs_machine_info, memory_bytes),
-	ANY_WHOLE(nvs_machine_info, memlock_bytes),
-	ANY_WHOLE(nvs_machine_info, hugepage_bytes),
-	ANY_WHOLE(nvs_machine_info, hugepages_total),
-	ANY_WHOLE(nvs_machine_info, hugepages_free),
-	TEXT_FIELD(nvs_machine_info, transparent_hugepages),
-	ANY_WHOLE(nvs_machine_info, aio_nr),
-	ANY_WHOLE(nvs_machine_info, aio_max_nr),
-	ANY_WHOLE(nvs_machine_info, io_uring_disabled),
-	ANY_FIELD(nvs_machine_info, ioengine),
-	ANY_WHOLE(nvs_machine_info, auto_ioengine),
-	ANY_WHOLE(nvs_machine_info, memory_free_bytes),
-	ANY_WHOLE(nvs_machine_info, memory_limit_bytes),
-	TEXT_FIELD(nvs_machine_info, memory_limit_file),
-};
-static const struct field path_fields[] = {
-	SIZE_FIELD(nvs_path_info),
-	TEXT_FIELD(nvs_path_info, path),
-	TEXT_FIELD(nvs_path_info, filesystem),
-	WHOLE_FIELD(nvs_path_info, block_device, 0, 1, 0),
-	WHOLE_FIELD(nvs_path_info, direct, 0, 1, 0),
-	ANY_WHOLE(nvs_path_info, dio_mem_align),
-	ANY_WHOLE(nvs_path_info, dio_offset_align),
-	WHOLE_FIELD(nvs_path_info, dio_from_statx, 0, 1, 0),
-	ANY_WHOLE(nvs_path_info, free_bytes),
-	ANY_WHOLE(nvs_path_info, total_bytes),
-	TEXT_FIELD(nvs_path_info, device),
-	TEXT_FIELD(nvs_path_info, model),
-	TEXT_FIELD(nvs_path_info, scheduler),
-	WHOLE_FIELD(nvs_path_info, rotational, 0, 1, 0),
-	ANY_WHOLE(nvs_path_info, logical_block_bytes),
-	ANY_WHOLE(nvs_path_info, physical_block_bytes),
-	ANY_WHOLE(nvs_path_info, max_io_bytes),
-	ANY_WHOLE(nvs_path_info, max_hw_io_bytes),
-	ANY_WHOLE(nvs_path_info, nr_requests),
-	ANY_WHOLE(nvs_path_info, max_segments),
-	ANY_WHOLE(nvs_path_info, numa_node),
-	TEXT_FIELD(nvs_path_info, reserve_fails),
-};
-static const struct field latency_fields[] = {
-	SIZE_FIELD(nvs_latency),
-	ANY_WHOLE(nvs_latency, count),
-	ANY_WHOLE(nvs_latency, min_ns),
-	ANY_WHOLE(nvs_latency, max_ns),
-	REAL_FIELD(nvs_latency, sum_ns, -INFINITY, INFINITY),
-	REAL_FIELD(nvs_latency, sum_squares, -INFINITY, INFINITY),
-	ANY_FIELD(nvs_latency, buckets),
-};
-static const struct field error_fields[] = {
-	SIZE_FIELD(nvs_error),
-	ANY_WHOLE(nvs_error, code),
-	ANY_WHOLE(nvs_error, line),
-	ANY_WHOLE(nvs_error, offset),
-	TEXT_FIELD(nvs_error, subject),
-	TEXT_FIELD(nvs_error, text),
-	ANY_WHOLE(nvs_error, cause),
-	ANY_WHOLE(nvs_error, path_at),
-	ANY_WHOLE(nvs_error, path_nbytes),
-};
+/* The library fills these in: all but the flags may have any value. */
+static const size_t machine_flags[] = {
+	offsetof(struct nvs_machine_info, ioengine[NVS_IOENGINE_IO_URING].works),
+	offsetof(struct nvs_machine_info, ioengine[NVS_IOENGINE_LIBAIO].works),
+	offsetof(struct nvs_machine_info, ioengine[NVS_IOENGINE_POSIX].works)};
+static const size_t path_flags[] = {
+	offsetof(struct nvs_path_info, block_device), offsetof(struct nvs_path_info, direct),
+	offsetof(struct nvs_path_info, dio_from_statx), offsetof(struct nvs_path_info, rotational)};
 
 #define S(structure, call_, good_, fields_)                                                        \
 	{                                                                                          \
-#structure, sizeof(struct structure), call_, good_, fields_, COUNT(fields_)        \
+		.name = #structure, .nbytes = sizeof(struct structure), .call = (call_),           \
+		.good = (good_), .fields = (fields_), .nfields = COUNT(fields_)                    \
+	}
+#define FILLED(structure, call_, flags_, nflags_)                                                  \
+	{                                                                                          \
+		.name = #structure, .nbytes = sizeof(struct structure), .call = (call_),           \
+		.good = &(const struct structure){.size = sizeof(struct structure)},               \
+		.flags = (flags_), .nflags = (nflags_), .filled = true                             \
 	}
 
 static const struct structure {
@@ -564,6 +485,9 @@ static const struct structure {
 	const void *good;
 	const struct field *fields;
 	size_t nfields;
+	const size_t *flags; /* the offsets of those that the library fills in */
+	size_t nflags;
+	bool filled;
 } structures[] = {
 	S(nvs_tensor_spec, register_tensor, &good_tensor, tensor_fields),
 	S(nvs_group_spec, open_groups, &good_group, group_fields),
@@ -583,10 +507,10 @@ static const struct structure {
 	S(nvs_checkpoint_param, export_param, &good_param, param_fields),
 	S(nvs_universal_options, export_by_ranks, &good_ranks, ranks_fields),
 	S(nvs_store_place, look_for_store, &good_place, place_fields),
-	S(nvs_machine_info, advise_machine, &good_machine, machine_fields),
-	S(nvs_path_info, advise_path, &good_path, path_fields),
-	S(nvs_latency, merge_latency, &good_latency, latency_fields),
-	S(nvs_error, fail_with_error, &good_error, error_fields),
+	FILLED(nvs_machine_info, advise_machine, machine_flags, COUNT(machine_flags)),
+	FILLED(nvs_path_info, advise_path, path_flags, COUNT(path_flags)),
+	FILLED(nvs_latency, merge_latency, NULL, 0),
+	FILLED(nvs_error, fail_with_error, NULL, 0),
 };
 
 /* With a shape, whose elements bound what a field can be. */
@@ -666,20 +590,6 @@ static void try_names(const struct structure *structure, const struct field *fie
 	}
 }
 
-static void try_bytes(const struct structure *structure, const struct field *field)
-{
-	static const unsigned char values[] = {0, 1, 'x', 0x7f, 0x80, 0xff};
-
-	for (size_t i = 0; i < COUNT(values); i++) {
-		/* A flag has no other values than 0 and 1. */
-		if (field->kind == ANY && structure->call == advise_machine && values[i] > 1)
-			break;
-		reset(structure);
-		memset(given + field->at, values[i], field->nbytes);
-		expect(structure, field, "any bytes", true, false);
-	}
-}
-
 /* 0 and up, powers of two and their neighbours, and down from the largest number. */
 static uint64_t extreme(unsigned i)
 {
@@ -718,9 +628,7 @@ static void try_real(const struct structure *structure, const struct field *fiel
 	char text[32];
 
 	for (size_t i = 0; i < COUNT(reals); i++) {
-		bool any = field->real_most == (double)INFINITY;
-		bool accepted = any ||
-				(reals[i] >= field->real_least && reals[i] <= field->real_most);
+		bool accepted = reals[i] >= field->real_least && reals[i] <= field->real_most;
 
 		reset(structure);
 		memcpy(given + field->at, &reals[i], sizeof(reals[i]));
@@ -732,21 +640,39 @@ static void try_real(const struct structure *structure, const struct field *fiel
 static void try_field(const struct structure *structure, const struct field *field)
 {
 	switch (field->kind) {
-	case SIZE:
-		return try_size(structure);
 	case POINTER:
 		reset(structure);
 		memset(given + field->at, 0, field->nbytes);
 		return expect(structure, field, "NULL", !field->null_is_refused, false);
 	case NAME:
 		return try_names(structure, field);
-	case TEXT:
-	case ANY:
-		return try_bytes(structure, field);
 	case WHOLE:
 		return try_whole(structure, field);
 	case REAL:
 		return try_real(structure, field);
+	}
+}
+
+/* Words of any values, among them texts that no NUL ends. */
+static void try_words(const struct structure *structure)
+{
+	uint64_t random = random_seed(structure->name);
+
+	for (unsigned round = 0; round < 3000; round++) {
+		uint64_t rarely = 1 + round % 8;
+
+		reset(structure);
+		for (size_t at = sizeof(size_t); at + 4 <= structure->nbytes; at += 4) {
+			uint64_t value = extreme((unsigned)random_below(&random, 195));
+			size_t nbytes = at % 8 || at + 8 > structure->nbytes ? 4 : 8;
+
+			if (!random_below(&random, rarely))
+				memcpy(given + at, &value, nbytes);
+		}
+		for (size_t i = 0; i < structure->nflags; i++)
+			given[structure->flags[i]] = random_below(&random, 2);
+		if (structure->call(given))
+			fail_msg("struct %s, round %u: %s", structure->name, round, error.text);
 	}
 }
 
@@ -773,6 +699,7 @@ static void try_fields(const struct structure *structure)
 	reset(structure);
 	if (structure->call(given))
 		fail_msg("struct %s as it should be: %s", structure->name, error.text);
+	try_size(structure);
 	for (size_t k = 0; k < structure->nfields; k++) {
 		uint64_t before = peak_kib();
 
@@ -781,16 +708,14 @@ static void try_fields(const struct structure *structure)
 			fail_msg("%s of struct %s: %" PRIu64 " KiB are mapped",
 				 structure->fields[k].name, structure->name, peak_kib() - before);
 	}
+	if (structure->filled)
+		try_words(structure);
 }
 
 TEST(every_field_is_accepted_or_refused)
 {
 	for (size_t i = 0; i < COUNT(structures); i++)
 		try_fields(&structures[i]);
-}
-
-TEST(every_field_is_accepted_or_refused_beside_a_shape)
-{
 	try_fields(&shaped);
 }
 
@@ -816,14 +741,9 @@ TEST(a_structure_of_an_earlier_or_a_later_version_is_read_by_its_size)
 		/* What a latency of a later version knows of more is not merged. */
 		bool ignored = written || structure->call == merge_latency;
 
-		/* Without the fields behind each of them that ends with a word. */
-		for (size_t k = 2; k < structure->nfields; k++) {
-			size_t size = structure->fields[k].at;
-
-			if (size % word == 0)
-				assert_int_equal(call_earlier(structure, size, 0x10),
-						 call_earlier(structure, size, 0));
-		}
+		for (size_t size = 2 * word; size < structure->nbytes; size += word)
+			assert_int_equal(call_earlier(structure, size, 0x10),
+					 call_earlier(structure, size, 0));
 		reset(structure);
 		memcpy(given, &later, sizeof(later));
 		if (structure->call(given))
@@ -891,89 +811,46 @@ static void use(const struct nvs_config *with, const char *what)
 	uint64_t pin;
 	int rc = nvs_engine_open(&opened, with, NVS_OFFLOAD_PARAM, &error);
 
-	if (!rc)
-		rc = nvs_tensor_register(opened, &spec, 1, &swapped, &error);
-	if (!rc)
-		rc = nvs_tensor_pin(opened, &swapped, 1, 0, &pin, &error);
-	if (!rc)
-		rc = nvs_tensor_release(opened, &swapped, 1, pin, NVS_DIRTY, &error);
+	rc = rc ?: nvs_tensor_register(opened, &spec, 1, &swapped, &error);
+	rc = rc ?: nvs_tensor_pin(opened, &swapped, 1, 0, &pin, &error);
+	rc = rc ?: nvs_tensor_release(opened, &swapped, 1, pin, NVS_DIRTY, &error);
 	refused_well(what, rc);
 	SUCCEEDS(nvs_engine_abandon(opened, &error), &error);
 	rc = nvs_optimizer_open(&stepped, with, &group, 1, NULL, &error);
-	if (!rc)
-		rc = nvs_optimizer_lend_gradients(stepped, 0, NVS_F32, gradients, &error);
-	if (!rc)
-		rc = nvs_optimizer_step(stepped, NULL, NULL, &error);
+	rc = rc ?: nvs_optimizer_lend_gradients(stepped, 0, NVS_F32, gradients, &error);
+	rc = rc ?: nvs_optimizer_step(stepped, NULL, NULL, &error);
 	refused_well(what, rc);
 	SUCCEEDS(nvs_optimizer_close(stepped, &error), &error);
 }
 
-static void name_of(const struct config_key *key, char name[96])
+/* Sets the value, and uses an engine and an optimizer that have it; or it is refused. */
+static void try_key(const struct config_key *key, const char *value, bool accepted)
 {
 	const char *block = config_blocks[key->block].name;
-
-	snprintf(name, 96, "%s%s%s", block, *block ? "." : "", key->name);
-}
-
-/* Sets the value, as text and in a file: it is accepted, and maybe used, or -EINVAL. */
-static void set_text(const struct config_key *key, const char *value, bool accepted, bool used)
-{
-	static const char *const ends[] = {"", "}", "}}"};
-	const char *block = config_blocks[key->block].name;
-	bool deep = strchr(block, '.') != NULL;
-	char name[96], text[256], what[192];
 	struct nvs_config *set = small_config(key);
-	int rc, parsed;
+	char name[96];
+	int rc;
 
-	name_of(key, name);
-	snprintf(what, sizeof(what), "%s = %s", name, value);
+	snprintf(name, sizeof(name), "%s%s%s", block, *block ? "." : "", key->name);
 	rc = nvs_config_set(set, name, value, &error);
 	/* A pool may be too large by two keys together, and fp16 and bf16 exclude each other. */
 	if (rc != (accepted ? 0 : -EINVAL) &&
 	    !(rc == -EINVAL && (strstr(error.text, "2^63 bytes") || key->block == BLOCK_BF16)))
-		fail_msg("%s: %d, %s", what, rc, error.text);
-	snprintf(text, sizeof(text), "%s%s%s{\"%s\": %s}%s", *block ? "{\"" : "",
-		 deep ? "optimizer\": {\"params" : block, *block ? "\": " : "", key->name, value,
-		 ends[deep     ? 2
-		      : *block ? 1
-			       : 0]);
-	parsed = nvs_config_parse(set, text, strlen(text), "extreme", &error);
-	if (parsed != rc)
-		fail_msg("%s: %d as text, %d in a file: %s", what, rc, parsed, error.text);
+		fail_msg("%s = %s: %d, %s", name, value, rc, error.text);
 	/* A short limit on an I/O depends on the drive. */
-	if (!rc && used && strcmp(key->name, "io_timeout_ms") != 0)
-		use(set, what);
+	if (!rc && strcmp(key->name, "io_timeout_ms") != 0)
+		use(set, name);
 	nvs_config_close(set);
 	cleanup(NULL);
 }
 
-static void try_text(const struct config_key *key, const char *value, bool accepted)
-{
-	set_text(key, value, accepted, true);
-}
-
-/* Both ends of the range, what lies beside them, and numbers of other ranges. */
+/* Both ends of the range, and numbers of other ranges that are within. */
 static void try_whole_key(const struct config_key *key)
 {
 	const uint64_t step = key->multiple_of ? key->multiple_of : 1;
-	const uint64_t values[] = {0,
-				   1,
-				   key->min,
-				   key->max,
-				   key->max - 1,
-				   key->max + 1,
-				   key->max - step,
-				   INT32_MAX,
-				   UINT32_MAX,
-				   POWER(32),
-				   POWER(41),
-				   1000000000000000000,
-				   POWER(62) - 1,
-				   POWER(62),
-				   POWER(63),
-				   TOP - 1,
-				   TOP};
-	static const char *const texts[] = {"-1", "1.5", "1e19", "1e400", "-0.5", "1e-400"};
+	const uint64_t values[] = {key->min,  key->max,	 key->max - step,     0,
+				   1,	      INT32_MAX, UINT32_MAX,	      POWER(32),
+				   POWER(41), POWER(62), 1000000000000000000, POWER(63)};
 	char text[32];
 
 	for (size_t i = 0; i < COUNT(values); i++) {
@@ -982,127 +859,66 @@ static void try_whole_key(const struct config_key *key)
 		while (values[first] != values[i])
 			first++;
 		snprintf(text, sizeof(text), "%" PRIu64, values[i]);
-		if (first == i)
-			set_text(key, text,
-				 values[i] >= key->min && values[i] <= key->max &&
-					 values[i] % step == 0,
-				 values[i] != key->max - 1);
+		if (first == i && values[i] >= key->min && values[i] <= key->max &&
+		    values[i] % step == 0)
+			try_key(key, text, true);
 	}
-	for (size_t i = 0; i < COUNT(texts); i++)
-		try_text(key, texts[i], false);
 }
 
-static void try_real_key(const struct config_key *key)
+static void try_texts(const struct config_key *key, const char *const *texts)
 {
-	static const struct {
-		const char *text;
-		double value;
-	} values[] = {
-		{"0", 0},
-		{"1", 1},
-		{"5e-324", 5e-324},
-		{"1e-30", 1e-30},
-		{"0.9999999999999999", BELOW_1},
-		{"1.0000000000000002", 0x1.0000000000001p0},
-		{"3.4e38", 3.4e38},
-		{"1.7e38", 1.7e38},
-		{"1.7976931348623157e308", DBL_MAX},
-		{"1e400", NAN},
-		{"-1", NAN},
-		{"-5e-324", NAN},
-		{"-1e308", NAN},
-		{"NaN", NAN},
-		{"nan", NAN},
-	};
-
-	for (size_t i = 0; i < COUNT(values); i++)
-		try_text(key, values[i].text, values[i].value <= key->real_max);
-	/* Of a norm it is no limit. */
-	try_text(key, "Infinity", key->block == BLOCK_ROOT);
-}
-
-static void try_texts(const struct config_key *key, const char *const *accepted,
-		      const char *const *refused)
-{
-	for (; *accepted; accepted++)
-		try_text(key, *accepted, true);
-	for (; *refused; refused++)
-		try_text(key, *refused, false);
+	for (; *texts; texts++)
+		try_key(key, *texts, key->type != KEY_REAL || atof(*texts) <= key->real_max);
 }
 
 #define TEXTS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-static void try_numbers_of_names(const struct config_key *key, uint64_t names)
-{
-	static const uint64_t values[] = {0, 1, 2, 3, 4, 5, 99, INT32_MAX, UINT32_MAX, UINT64_MAX};
-	struct nvs_config *set = small_config(key);
-	char name[96];
-
-	name_of(key, name);
-	for (size_t i = 0; i < COUNT(values); i++) {
-		int rc = nvs_config_set_number(set, name, values[i], &error);
-
-		/* fp16 and bf16 exclude each other. */
-		if (rc != (values[i] < names ? 0 : -EINVAL) && key->block != BLOCK_BF16)
-			fail_msg("%s = %" PRIu64 ": %d, %s", name, values[i], rc, error.text);
-	}
-	nvs_config_close(set);
-	cleanup(NULL);
-}
-
-static void try_key(const struct config_key *key)
-{
-	switch (key->type) {
-	case KEY_BOOL:
-	case KEY_VERIFY:
-		try_numbers_of_names(key, 2);
-		return try_texts(key, TEXTS("false", "true"), TEXTS("0.5", "\"\"", "[]", "{}"));
-	case KEY_U32:
-	case KEY_U64:
-		return try_whole_key(key);
-	case KEY_REAL:
-		return try_real_key(key);
-	case KEY_BETAS:
-		return try_texts(key, TEXTS("[0, 0]", "[0.9999999999999999, 5e-324]"),
-				 TEXTS("[0, 1]", "[1, 0]", "[-1, 0]", "[0, -5e-324]", "[0, 1e400]",
-				       "[0]", "[0, 0, 0]", "[]", "0"));
-	case KEY_CHOICE:
-		if (key->choices == &config_devices) {
-			try_numbers_of_names(key, NVS_DEVICE_NVME + 1);
-			return try_texts(key, TEXTS("\"none\"", "\"cpu\""),
-					 TEXTS("\"\"", "[]", "\"CPU \""));
-		}
-		if (key->choices == &config_ioengines) {
-			try_numbers_of_names(key, NVS_IOENGINE_COUNT);
-			return try_texts(key, TEXTS("\"auto\"", "\"posix\""), TEXTS("\"\"", "[]"));
-		}
-		if (key->block == BLOCK_DATA_TYPES)
-			return try_texts(key, TEXTS("\"fp32\"", "\"bf16\""),
-					 TEXTS("\"\"", "\"fp64\"", "99"));
-		if (key->choices->numbered) {
-			try_numbers_of_names(key, NVS_STATE_8BIT + 1);
-			return try_texts(key,
-					 TEXTS("\"fp32\"", "\"split\"", "\"bf16\"", "\"8bit\""),
-					 TEXTS("\"\"", "\"8\"", "[]"));
-		}
-		return try_texts(key, TEXTS("\"ops\"", "\"step\""), TEXTS("\"\"", "\"op\"", "1"));
-	case KEY_NAME:
-		return try_texts(key, TEXTS("\"Adam\"", "\"0123456789012345678901234567890\""),
-				 TEXTS("\"01234567890123456789012345678901\"", "[]"));
-	case KEY_PATHS:
-		return try_texts(key, TEXTS("\"/nonexistent\""), TEXTS("\"\"", "[]", "[\"\"]"));
-	case KEY_BLOCK:
-	case KEY_UNUSED:
-		return;
-	}
-}
-
-TEST(every_key_is_accepted_or_refused)
+/* test_config tries what is refused. */
+TEST(an_engine_and_an_optimizer_take_any_value_that_a_key_accepts)
 {
 	uint64_t before = peak_kib();
 
-	for (unsigned i = 0; i < config_key_count; i++)
-		try_key(&config_keys[i]);
+	for (unsigned i = 0; i < config_key_count; i++) {
+		const struct config_key *key = &config_keys[i];
+		char text[48];
+
+		switch (key->type) {
+		case KEY_BOOL:
+		case KEY_VERIFY:
+			try_texts(key, TEXTS("false", "true"));
+			break;
+		case KEY_U32:
+		case KEY_U64:
+			try_whole_key(key);
+			break;
+		case KEY_REAL:
+			try_texts(key, TEXTS("0", "1", "5e-324", "1e-30", "0.9999999999999999",
+					     "1.0000000000000002", "1.7e38", "3.4e38",
+					     "1.7976931348623157e308"));
+			break;
+		case KEY_BETAS:
+			try_texts(key, TEXTS("[0, 0]", "[0.9999999999999999, 5e-324]"));
+			break;
+		case KEY_CHOICE:
+			for (uint64_t value = 0; value < key->choices->n; value++) {
+				if (!config_choice_name(key->choices, value))
+					continue;
+				snprintf(text, sizeof(text), "\"%s\"",
+					 config_choice_name(key->choices, value));
+				try_key(key, text, true);
+			}
+			break;
+		case KEY_NAME:
+			try_texts(key, TEXTS("\"Adam\"", "\"0123456789012345678901234567890\""));
+			break;
+		case KEY_PATHS:
+			try_texts(key, TEXTS("\"/nonexistent\""));
+			break;
+		case KEY_BLOCK:
+		case KEY_UNUSED:
+			break;
+		}
+	}
 	/* Threads and their stacks, and buffers of a block each. */
 	assert_true(peak_kib() < before + 16 * GROWTH_KIB);
 }
@@ -1143,10 +959,8 @@ TEST(tensors_that_sum_to_2_to_the_64_are_refused)
 
 	for (size_t i = 0; i < COUNT(specs); i++) {
 		snprintf(names[i], sizeof(names[i]), "s%zu", i);
-		specs[i] = (struct nvs_tensor_spec){.size = sizeof(specs[i]),
-						    .name = names[i],
-						    .dtype = NVS_U8,
-						    .numel = UINT64_C(1) << 60};
+		specs[i] = (struct nvs_tensor_spec){sizeof(specs[i]),  names[i], NVS_U8,
+						    UINT64_C(1) << 60, NULL,	 0};
 	}
 	/* From 2^63 bytes on no drive has the room; below it, memory hasn't. */
 	for (size_t n = 8; n < COUNT(specs); n++)
@@ -1162,16 +976,6 @@ TEST(tensors_that_sum_to_2_to_the_64_are_refused)
 	assert_int_equal(nvs_tensor_register(engine, specs, 4, registered, &error), -EINVAL);
 	assert_says(error.text, "2^64 bytes");
 	assert_null(nvs_tensor_find(engine, "s0"));
-}
-
-TEST(a_type_of_no_weights_is_checked)
-{
-	struct nvs_adam_update update = good_update;
-
-	update.weights = NULL;
-	SUCCEEDS(nvs_adam_update(&update, &error), &error);
-	update.weights_dtype = (enum nvs_dtype)99;
-	assert_int_equal(nvs_adam_update(&update, &error), -EINVAL);
 }
 
 /* ---- The objects ---- */

@@ -62,11 +62,12 @@ def no_field_is_left_out_of_extremes():
     text = (HERE / "test_extremes.c").read_text()
     shared = re.search(r"^#define UPDATE_FIELDS\(structure\)(.*?[^\\])$", text, re.S | re.M)[1]
     text = re.sub(r"\bUPDATE_FIELDS\((nvs_\w+)\)", lambda found: shared.replace("structure", found[1]), text)
-    for table in re.findall(r"^static const struct field \w+\[\] = \{\n(.*?)^\};", text, re.S | re.M):
-        name = re.search(r"SIZE_FIELD\((nvs_\w+)\)", table)[1]
+    for name, table in re.findall(r"\bS\((nvs_\w+),[^)]*?(\w+_fields)\)", text):
         tried.add(name)
-        fields = {"size", *re.findall(rf"\({name}, (\w+)", table)}
+        rows = re.search(rf"^static const struct field {table}\[\] = \{{\n(.*?)^\}};", text, re.S | re.M)[1]
+        fields = {"size", *re.findall(rf"\({name}, (\w+)", rows)}
         good &= all_are_in(f"field of {name}:", declared[name], fields)
+    tried |= set(re.findall(r"^\tFILLED\((nvs_\w+)", text, re.M))  # whole
     return good and all_are_in("structure", set(declared), tried | RESULTS)
 
 

@@ -56,21 +56,6 @@ int remove_tree(const char *path)
 	return nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-static int undo(const struct made *one)
-{
-	switch (one->what) {
-	case DIRECTORY:
-		return remove_tree(one->path);
-	case MOUNT:
-		/* The test may have unmounted it. */
-		return umount2(one->path, MNT_DETACH) && errno != EINVAL;
-	case LOOP:
-		return close(one->fd);
-	default:
-		return 0;
-	}
-}
-
 int cleanup(void **state)
 {
 	int rc = 0;
@@ -78,8 +63,16 @@ int cleanup(void **state)
 	(void)state;
 	while (nmade > nkept) {
 		struct made *one = &made[--nmade];
+		int failed = 0;
 
-		if (undo(one)) {
+		if (one->what == DIRECTORY)
+			failed = remove_tree(one->path);
+		else if (one->what == LOOP)
+			failed = close(one->fd);
+		else if (one->what == MOUNT)
+			/* The test may have unmounted it. */
+			failed = umount2(one->path, MNT_DETACH) && errno != EINVAL;
+		if (failed) {
 			print_error("%s can't be removed: %s\n", one->path, strerror(errno));
 			rc = -1;
 		}
@@ -235,61 +228,48 @@ char *file_text(const char *path)
 	return text;
 }
 
-/* In memory if possible, which is fast and wears no drive. */
-static int backing_file(uint64_t nbytes)
+/* Closes `backing`. Another process may attach the free device first. */
+static const char *loop_on(int backing, unsigned sector_bytes, uint32_t flags, const char **why)
 {
-	const char *directory = memory_directory();
-	const char *path = path_in(directory ? directory : temp_directory(), "device");
-	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-
-	if (fd < 0 || ftruncate(fd, (off_t)nbytes))
-		fail_msg("%s can't be made: %s", path, strerror(errno));
-	return fd;
-}
-
-/* Another process may attach the free device first. */
-static int attach(int backing, unsigned sector_bytes, uint32_t flags, char path[32])
-{
+	static char reason[128];
 	const struct loop_config config = {
 		.fd = (unsigned)backing,
 		.block_size = sector_bytes,
 		.info = {.lo_flags = LO_FLAGS_AUTOCLEAR | flags},
 	};
-	int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC), fd = -1, rc = -EBUSY;
+	int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC), fd = -1;
+	int rc = control < 0 ? -errno : -EBUSY;
+	char path[32];
 
-	if (control < 0)
-		return -errno;
 	for (int tries = 0; tries < 20 && rc == -EBUSY; tries++) {
 		int number = ioctl(control, LOOP_CTL_GET_FREE);
 
-		snprintf(path, 32, "/dev/loop%d", number);
+		snprintf(path, sizeof(path), "/dev/loop%d", number);
 		fd = number < 0 ? -1 : open(path, O_RDWR | O_CLOEXEC);
 		rc = fd < 0 || ioctl(fd, LOOP_CONFIGURE, &config) ? -errno : 0;
 		if (rc && fd >= 0)
 			close(fd);
 	}
 	close(control);
-	return rc ? rc : fd;
-}
-
-static const char *loop_on(int backing, unsigned sector_bytes, uint32_t flags, const char **why)
-{
-	static char reason[128];
-	char path[32];
-	int fd = attach(backing, sector_bytes, flags, path);
-
 	close(backing);
-	if (fd >= 0)
+	if (!rc)
 		return remember(LOOP, path, fd);
 	snprintf(reason, sizeof(reason), "no loop device with sectors of %u bytes can be had: %s",
-		 sector_bytes, strerror(-fd));
+		 sector_bytes, strerror(-rc));
 	*why = reason;
 	return NULL;
 }
 
 const char *loop_device(uint64_t nbytes, unsigned sector_bytes, const char **why)
 {
-	return loop_on(backing_file(nbytes), sector_bytes, 0, why);
+	/* In memory if possible, which is fast and wears no drive. */
+	const char *directory = memory_directory();
+	const char *path = path_in(directory ? directory : temp_directory(), "device");
+	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+
+	if (fd < 0 || ftruncate(fd, (off_t)nbytes))
+		fail_msg("%s can't be made: %s", path, strerror(errno));
+	return loop_on(fd, sector_bytes, 0, why);
 }
 
 const char *loop_device_over(const char *path, const char **why)
@@ -301,42 +281,26 @@ const char *loop_device_over(const char *path, const char **why)
 	return loop_on(fd, 512, LO_FLAGS_DIRECT_IO, why);
 }
 
-/* In a mount namespace of the process, so that mounts end with it. */
-static int own_mounts(void)
+const char *file_system_on(const char *device, const char *type, const char *make_options,
+			   const char *mount_options, const char **why)
 {
-	static bool done;
-
-	if (done)
-		return 0;
-	if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
-		return -errno;
-	done = true;
-	return 0;
-}
-
-const char *ext4_mount(const char *device, unsigned long flags, const char *options,
-		       const char **why)
-{
+	static bool own; /* a mount namespace of the process, so that mounts end with it */
+	static char reason[64];
 	const char *directory = temp_directory();
-
-	if (own_mounts() || mount(device, directory, "ext4", flags, options)) {
-		*why = "an ext4 can't be mounted here";
-		return NULL;
-	}
-	return remember(MOUNT, directory, -1);
-}
-
-bool ext4_make(const char *device, const char *options, const char **why)
-{
 	char command[256];
 
+	*why = reason;
+	snprintf(reason, sizeof(reason), "there is no mkfs.%s, or it fails", type);
 	snprintf(command, sizeof(command),
-		 "PATH=$PATH:/usr/sbin:/sbin mkfs.ext4 -q -F %s %s >/dev/null 2>&1", options,
-		 device);
-	if (!system(command))
-		return true;
-	*why = "there is no mkfs.ext4, or it fails";
-	return false;
+		 "PATH=$PATH:/usr/sbin:/sbin mkfs.%s -q %s %s %s >/dev/null 2>&1", type,
+		 strcmp(type, "ext4") ? "-f" : "-F", make_options, device);
+	if (system(command))
+		return NULL;
+	snprintf(reason, sizeof(reason), "%s can't be mounted here", type);
+	own = own || (!unshare(CLONE_NEWNS) && !mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL));
+	if (!own || mount(device, directory, type, 0, mount_options))
+		return NULL;
+	return remember(MOUNT, directory, -1);
 }
 
 const char *need_device(uint64_t nbytes, unsigned sector_bytes)
@@ -348,12 +312,21 @@ const char *need_device(uint64_t nbytes, unsigned sector_bytes)
 	return device;
 }
 
+const char *need_file_system(const char *type, uint64_t nbytes, unsigned sector_bytes)
+{
+	const char *why, *directory = file_system_on(need_device(nbytes, sector_bytes), type, "",
+						     NULL, &why);
+
+	if (!directory)
+		SKIP("%s", why);
+	return directory;
+}
+
 const char *need_ext4_on(const char *device, const char *make_options, const char *mount_options)
 {
-	const char *why = NULL, *directory = NULL;
+	const char *why,
+		*directory = file_system_on(device, "ext4", make_options, mount_options, &why);
 
-	if (ext4_make(device, make_options, &why))
-		directory = ext4_mount(device, 0, mount_options, &why);
 	if (!directory)
 		SKIP("%s", why);
 	return directory;
@@ -361,29 +334,7 @@ const char *need_ext4_on(const char *device, const char *make_options, const cha
 
 const char *need_ext4(uint64_t nbytes, unsigned sector_bytes)
 {
-	return need_ext4_on(need_device(nbytes, sector_bytes), "", NULL);
-}
-
-const char *loop_file_system(const char *type, uint64_t nbytes, unsigned sector_bytes,
-			     const char **why)
-{
-	const char *device = loop_device(nbytes, sector_bytes, why), *directory;
-	static char reason[64];
-	char command[256];
-
-	if (!device)
-		return NULL;
-	snprintf(command, sizeof(command),
-		 "PATH=$PATH:/usr/sbin:/sbin mkfs.%s -q -f %s >/dev/null 2>&1", type, device);
-	snprintf(reason, sizeof(reason), "there is no mkfs.%s, or it fails", type);
-	*why = reason;
-	if (system(command))
-		return NULL;
-	directory = temp_directory();
-	snprintf(reason, sizeof(reason), "%s can't be mounted here", type);
-	if (own_mounts() || mount(device, directory, type, 0, NULL))
-		return NULL;
-	return remember(MOUNT, directory, -1);
+	return need_file_system("ext4", nbytes, sector_bytes);
 }
 
 /* ---- Processes with fewer privileges ---- */

@@ -98,19 +98,11 @@ const char *need_device(uint64_t nbytes, unsigned sector_bytes);
 const char *need_ext4(uint64_t nbytes, unsigned sector_bytes);
 /* The same on this device, with options of mkfs.ext4 (may be "") and of ext4 (may be NULL). */
 const char *need_ext4_on(const char *device, const char *make_options, const char *mount_options);
-/*
- * A directory on a new file system of another type, such as "btrfs"; NULL also if the kernel or
- * mkfs lacks it.
- */
-const char *loop_file_system(const char *type, uint64_t nbytes, unsigned sector_bytes,
-			     const char **why);
-/*
- * The two steps of need_ext4_on(), with flags of mount(2); false or NULL with the reason in *why if
- * that does not work here.
- */
-bool ext4_make(const char *device, const char *options, const char **why);
-const char *ext4_mount(const char *device, unsigned long flags, const char *options,
-		       const char **why);
+/* The same of any type of file system, such as "btrfs". */
+const char *need_file_system(const char *type, uint64_t nbytes, unsigned sector_bytes);
+/* need_ext4_on() of any type; NULL with the reason in *why if that does not work here. */
+const char *file_system_on(const char *device, const char *type, const char *make_options,
+			   const char *mount_options, const char **why);
 /* "directory/name", until cleanup(). */
 const char *path_in(const char *directory, const char *name);
 /*

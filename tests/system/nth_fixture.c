@@ -2,8 +2,6 @@
 /* See nth_fixture.h. */
 #include "system/nth_fixture.h"
 
-static uint64_t faults_before;
-
 static uint64_t faults_of(struct sim *sim)
 {
 	struct sim_counts counts;
@@ -11,6 +9,8 @@ static uint64_t faults_of(struct sim *sim)
 	sim_get(sim, &counts);
 	return counts.faults;
 }
+
+static uint64_t faults_before;
 
 void nth_arm(struct sim *sim, const struct faulty *what, uint64_t n)
 {
@@ -72,16 +72,15 @@ unsigned fail_each(attempt_fn *attempt, void *arg, unsigned kinds, int error, su
 	return times;
 }
 
-/* Calls for memory have no place that the error could name. */
-static bool is_for_memory(const char *call)
-{
-	static const char *const calls[] = {
-		"mmap",	     "madvise", "memfd_create", "getrandom", "malloc",	      "calloc",
-		"realloc",   "strdup",	"XXH3_",	"hwloc_",    "aligned_alloc", "asprintf",
-		"vasprintf", "strndup", "tsearch",	"newlocale", "pthread_create"};
+static const char *const for_memory[] = {
+	"mmap",	   "madvise",  "memfd_create", "getrandom", "malloc",	      "calloc",
+	"realloc", "strdup",   "XXH3_",	       "hwloc_",    "strndup",	      "aligned_alloc",
+	"tsearch", "asprintf", "vasprintf",    "newlocale", "pthread_create", NULL};
 
-	for (size_t i = 0; i < LENGTH(calls); i++)
-		if (!strncmp(call, calls[i], strlen(calls[i])))
+static bool is_among(const char *call, const char *const *calls)
+{
+	for (; *calls; calls++)
+		if (!strncmp(call, *calls, strlen(*calls)))
 			return true;
 	return false;
 }
@@ -89,7 +88,8 @@ static bool is_for_memory(const char *call)
 bool world_failed(struct world *w, int rc)
 {
 	const char *text = w->f.error.text, *call = inject_failed_call();
-	bool memory = is_for_memory(call);
+	/* Calls for memory have no place that the error could name. */
+	bool memory = is_among(call, for_memory);
 	/* Some have an error of their own, whatever they failed with. */
 	bool own = !strcmp(call, "getrandom") ? rc == -EIO : memory && rc == -ENOMEM;
 	bool told = memory ? text[0]
@@ -112,32 +112,31 @@ bool world_failed(struct world *w, int rc)
  * behind.
  */
 static const char *const survived[] = {
-	"mlock",	  "mmap",    /* mmap of explicit huge pages */
-	"glob",		  "getline", /* the NUMA node of the drive */
-	"madvise",		     /* huge pages; not the populating of the pool */
-	"fstatvfs",		     /* the space left; reserving it detects a shortage */
-	"fstatfs",		     /* the kind of file system; direct I/O is tried anyway */
-	"stat ",		     /* a directory without metadata is opened anyway */
-	"fstat",		     /* drives beneath, for their NUMA node and physical block */
-	"fopen /proc/",		     /* the same */
-	"fopen /sys/",		     /* memory limit of a container */
-	"realpath /sys/",	     /* the same */
-	"open /sys/",		     /* the same */
-	"read",			     /* files in /sys */
-	"fclose",		     /* after reading */
-	"unlinkat",		     /* leftover files are found and reused */
-};
+	"mlock",
+	"mmap", /* mmap of explicit huge pages */
+	"glob",
+	"getline",	  /* the NUMA node of the drive */
+	"madvise",	  /* huge pages; not the populating of the pool */
+	"fstatvfs",	  /* the space left; reserving it detects a shortage */
+	"fstatfs",	  /* the kind of file system; direct I/O is tried anyway */
+	"stat ",	  /* a directory without metadata is opened anyway */
+	"fstat",	  /* drives beneath, for their NUMA node and physical block */
+	"fopen /proc/",	  /* the same */
+	"fopen /sys/",	  /* memory limit of a container */
+	"realpath /sys/", /* the same */
+	"open /sys/",	  /* the same */
+	"read",		  /* files in /sys */
+	"fclose",	  /* after reading */
+	"unlinkat",	  /* leftover files are found and reused */
+	NULL};
 
-bool world_survives(const struct world *w, const char *call)
+bool survives_at(const char *path, const char *call)
 {
 	char node[600];
 
 	/* The second open of the path determines the NUMA node of its drive. */
-	snprintf(node, sizeof(node), "open %s", w->f.paths[0]);
-	for (size_t i = 0; i < LENGTH(survived); i++)
-		if (!strncmp(call, survived[i], strlen(survived[i])))
-			return true;
-	return !strcmp(call, node);
+	snprintf(node, sizeof(node), "open %s", path);
+	return is_among(call, survived) || !strcmp(call, node);
 }
 
 void assert_same_held(const struct inject_held *before, const char *what, uint64_t n)
@@ -175,7 +174,6 @@ void world_make(struct world *w, const struct setup *setup)
 	memset(w, 0, sizeof(*w));
 	fixture_init(&w->f, setup);
 	w->f.sim = sim_open(&(const struct sim_drive){.seed = 1, .reorder = true});
-	assert_non_null(w->f.sim);
 }
 
 void world_open(struct world *w, const struct setup *setup)
@@ -210,12 +208,17 @@ void world_check(struct world *w, unsigned first, unsigned n)
 		}
 }
 
+void world_swaps_out(struct world *w)
+{
+	world_failed(w, nvs_tensor_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
+	world_failed(w, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+}
+
 void world_swaps(struct world *w)
 {
 	for (unsigned i = 0; i < TENSORS; i++)
 		world_change(w, i);
-	world_failed(w, nvs_tensor_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
-	world_failed(w, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	world_swaps_out(w);
 	for (unsigned i = 0; i < TENSORS; i += TENSORS / 2)
 		if (!world_failed(
 			    w, sole_swap_in(w->f.engine, w->t + i, TENSORS / 2, -1, &w->f.error)))
@@ -249,8 +252,7 @@ void world_check_all(struct world *w)
 			     -ENODATA, "has no contents");
 		assert_true(world_change(w, i));
 	}
-	OK(&w->f, nvs_tensor_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
-	OK(&w->f, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	tensors_swap_out(&w->f, w->t, TENSORS);
 	if (w->f.config.keep)
 		OK(&w->f, nvs_engine_commit(w->f.engine, &w->f.error));
 }

@@ -68,9 +68,10 @@ void world_open(struct world *w, const struct setup *setup);
  */
 bool world_failed(struct world *w, int rc);
 /*
- * Whether the library may survive a failure of `call` (inject_failed_call()) without reporting it.
+ * Whether the library may survive a failure of `call` (inject_failed_call()) without reporting it,
+ * with a store at the path.
  */
-bool world_survives(const struct world *w, const char *call);
+bool survives_at(const char *path, const char *call);
 
 /*
  * Writes new contents, which may stay in the pool; false if no room was available, and then the old
@@ -81,6 +82,8 @@ bool world_change(struct world *w, unsigned i);
 bool world_has_bytes(struct world *w, unsigned i);
 /* Waits for the tensors, checks those that were read, and releases them. */
 void world_check(struct world *w, unsigned first, unsigned n);
+/* Swaps all out, and waits; both may fail. */
+void world_swaps_out(struct world *w);
 /* Swaps new contents of all tensors out and in; any call may fail. */
 void world_swaps(struct world *w);
 /* Reads and changes every tensor in one step, in the order of the previous one. */

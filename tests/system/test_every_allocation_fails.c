@@ -5,9 +5,7 @@
  * nothing, or continues with less and logs it. The hot path allocates nothing.
  */
 
-#include "aio/aio.h"
-#include "aio/engines/engine.h"
-#include "config/config.h"
+#include "system/kernel/kernel_drive.h"
 #include "system/nth_fixture.h"
 
 /* ---- Transfers ---- */
@@ -23,22 +21,14 @@ static void moves(struct nvs_aio *aio, const char *path)
 	static _Alignas(4096) char data[64 * KIB];
 	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_file *file;
-	struct nvs_transfer transfer = {.size = sizeof(transfer),
-					.direction = NVS_WRITE,
-					.data = data,
-					.nbytes = sizeof(data)};
 
-	assert_int_equal(nvs_file_open(aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE, &file, &error),
-			 0);
-	transfer.file = file;
+	SUCCEEDS(nvs_file_open(aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE, &file, &error), &error);
 	fill(data, sizeof(data), 1);
-	for (int i = 0; i < 2; i++) {
-		assert_int_equal(nvs_aio_submit(aio, &transfer, 1, NULL, &error), 0);
-		assert_int_equal(nvs_aio_wait_all(aio, -1, NULL, &error), 0);
-		if (!i)
-			memset(data, 0, sizeof(data));
-		transfer.direction = NVS_READ;
-	}
+	SUCCEEDS(nvs_aio_pwrite(aio, file, data, sizeof(data), 0, NULL, &error), &error);
+	SUCCEEDS(nvs_aio_wait_all(aio, -1, NULL, &error), &error);
+	memset(data, 0, sizeof(data));
+	SUCCEEDS(nvs_aio_pread(aio, file, data, sizeof(data), 0, NULL, &error), &error);
+	SUCCEEDS(nvs_aio_wait_all(aio, -1, NULL, &error), &error);
 	assert_true(filled(data, sizeof(data), 1));
 	nvs_file_close(file);
 }
@@ -87,25 +77,19 @@ static bool only_slower_or_fewer(const char *call)
 TEST(all_workers_start_or_none)
 {
 	char *directory = place_make(PLACE_DISK), path[256];
-	struct aio_way way = {.path = path};
+	struct aio_way way = {.config = {.block_size = 16 * KIB,
+					 .queue_depth = 4,
+					 .thread_count = 2,
+					 .overlap_events = true},
+			      .path = path};
 
 	assert_non_null(directory);
 	snprintf(path, sizeof(path), "%s/file", directory);
-	way.config = (struct aio_config){.block_size = 16 * KIB,
-					 .queue_depth = 4,
-					 .thread_count = 2,
-					 .overlap_events = true};
 	for (int i = NVS_IOENGINE_IO_URING; i < NVS_IOENGINE_COUNT; i++) {
-		char reason[192];
-
 		way.config.ioengine = (enum nvs_ioengine)i;
-		if (ioengine_try(way.config.ioengine, reason, sizeof(reason))) {
-			print_message("%s does not work here: %s\n",
-				      nvs_ioengine_name(way.config.ioengine), reason);
-			continue;
-		}
-		fail_each(open_aio, &way, INJECT_ALLOCATIONS | INJECT_QUEUE, ENOMEM,
-			  i == NVS_IOENGINE_POSIX ? only_slower_or_fewer : only_slower);
+		if (engine_works(way.config.ioengine))
+			fail_each(open_aio, &way, INJECT_ALLOCATIONS | INJECT_QUEUE, ENOMEM,
+				  i == NVS_IOENGINE_POSIX ? only_slower_or_fewer : only_slower);
 	}
 	/* auto skips an engine that has no memory, and takes the next. */
 	way.config.ioengine = NVS_IOENGINE_AUTO;
@@ -166,15 +150,12 @@ TEST(all_or_none_are_registered)
 	before = inject_held();
 	/* Most allocations are alike: fail the first ones, some in the middle, and the last. */
 	for (; failed && n < N_LIMIT; n += n < 20 || n > 3 * MANY - 5 ? 1 : 29) {
-		struct nvs_engine_stats stats = {.size = sizeof(stats)};
-
 		w.f.config.keep = n % 2;
 		OK(&w.f, world_try_open(&w));
 		world_add_tensors(&w);
 		world_swaps(&w);
 		add_many(&w, &failed, n);
-		nvs_engine_get_stats(w.f.engine, &stats);
-		assert_int_equal(stats.tensors, TENSORS);
+		assert_int_equal(stats_of(&w.f).tensors, TENSORS);
 		world_check_all(&w);
 		engine_abandon(w.f.engine);
 		fixture_shut(&w.f);
@@ -230,8 +211,7 @@ static void everything_hot(struct world *w)
 		ranges[i] = (struct nvs_tensor_range){
 			.size = sizeof(*ranges), .tensor = w->t[i], .nbytes = 1, .data = memory[i]};
 	}
-	OK(&w->f, nvs_tensor_swap_out(w->f.engine, w->t, TENSORS, &w->f.error));
-	OK(&w->f, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	tensors_swap_out(&w->f, w->t, TENSORS);
 	OK(&w->f, nvs_tensor_swap_in_to(w->f.engine, w->t, to, TENSORS, &w->f.error));
 	OK(&w->f, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
 	OK(&w->f, nvs_tensor_swap_out_from(w->f.engine, w->t, from, TENSORS, &w->f.error));
@@ -271,17 +251,14 @@ TEST(the_hot_path_allocates_nothing)
 		no_allocation_when_hot(&w, "the simulated drive");
 		fixture_close(&w.f);
 		for (int i = NVS_IOENGINE_IO_URING; i < NVS_IOENGINE_COUNT; i++) {
-			const char *name = nvs_ioengine_name((enum nvs_ioengine)i);
-
 			setup.ioengine = (enum nvs_ioengine)i;
+			if (!engine_works(setup.ioengine))
+				continue;
 			world_make(&w, &setup);
-			if (nvs_engine_open(&w.f.engine, &w.f.config, NVS_OFFLOAD_PARAM,
-					    &w.f.error)) {
-				print_message("without %s: %s\n", name, w.f.error.text);
-			} else {
-				world_add_tensors(&w);
-				no_allocation_when_hot(&w, name);
-			}
+			OK(&w.f, nvs_engine_open(&w.f.engine, &w.f.config, NVS_OFFLOAD_PARAM,
+						 &w.f.error));
+			world_add_tensors(&w);
+			no_allocation_when_hot(&w, nvs_ioengine_name(setup.ioengine));
 			fixture_close(&w.f);
 		}
 	}

@@ -24,67 +24,61 @@ static const char config_text[] =
 	"0.75}},\n"
 	" \"other\": {\"of\": [1, 2.5, \"anything\", {\"at\": null}]}}\n";
 
-static int load_config(void *arg, struct nvs_error *error)
+/* A configuration with one path; `end` frees it after a call of that result, which has set `npaths`. */
+static void begin(struct nvs_config *config)
 {
 	static const char *const before[] = {"/before"};
+
+	inject_pause();
+	config_init(config);
+	assert_int_equal(nvs_config_set_paths(config, NVS_OFFLOAD_PARAM, before, 1, NULL), 0);
+	inject_resume();
+}
+
+static void end(struct nvs_config *config, int rc, unsigned npaths)
+{
+	const struct offload_config *offload = &config->offload[NVS_OFFLOAD_PARAM];
+
+	assert_int_equal(offload->npaths, rc ? 1 : npaths);
+	assert_string_equal(offload->nvme_path[0], rc ? "/before" : "/a");
+	config_free(config);
+}
+
+static int load_config(void *arg, struct nvs_error *error)
+{
 	struct nvs_config config;
 	int rc;
 
-	inject_pause();
-	config_init(&config);
-	assert_int_equal(nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, before, 1, NULL), 0);
-	inject_resume();
+	begin(&config);
 	rc = nvs_config_load(&config, arg, error);
-	assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].npaths, rc ? 1 : 2);
-	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[0], rc ? "/before" : "/a");
 	assert_int_equal(config.offload[NVS_OFFLOAD_OPTIMIZER].npaths, rc ? 0 : 1);
-	config_free(&config);
+	end(&config, rc, 2);
 	return rc;
-}
-
-static char *config_file(void)
-{
-	char *path = strdup(path_in(temp_directory(), "ds.json"));
-
-	assert_non_null(path);
-	write_text(path, config_text);
-	return path;
 }
 
 TEST(a_configuration_is_loaded_completely_or_not_at_all)
 {
-	char *path = config_file();
+	char *path = (char *)(uintptr_t)path_in(temp_directory(), "ds.json");
 
+	write_text(path, config_text);
 	assert_true(fail_each(load_config, path, INJECT_MEMORY, ENOMEM, NULL) > 5);
 	assert_int_equal(fail_each(load_config, path, INJECT_OPEN, EMFILE, NULL), 1);
 	assert_int_equal(fail_each(load_config, path, INJECT_READ, EIO, NULL), 2);
-	free(path);
-}
-
-TEST(a_signal_does_not_end_the_loading_of_a_configuration)
-{
-	char *path = config_file();
-
+	/* A signal does not end it. */
 	assert_int_equal(
 		fail_each(load_config, path, INJECT_OPEN | INJECT_READ, EINTR, survives_all), 0);
-	free(path);
 }
 
 static int set_paths(void *arg, struct nvs_error *error)
 {
-	static const char *const before[] = {"/before"}, *const paths[] = {"/a", "/b", "/c"};
+	static const char *const paths[] = {"/a", "/b", "/c"};
 	struct nvs_config config;
 	int rc;
 
 	(void)arg;
-	inject_pause();
-	config_init(&config);
-	assert_int_equal(nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, before, 1, NULL), 0);
-	inject_resume();
+	begin(&config);
 	rc = nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, paths, 3, error);
-	assert_int_equal(config.offload[NVS_OFFLOAD_PARAM].npaths, rc ? 1 : 3);
-	assert_string_equal(config.offload[NVS_OFFLOAD_PARAM].nvme_path[0], rc ? "/before" : "/a");
-	config_free(&config);
+	end(&config, rc, 3);
 	return rc;
 }
 
@@ -200,11 +194,6 @@ static int look_at_topology(void *arg, struct nvs_error *error)
 	return 0;
 }
 
-TEST(a_topology_is_loaded_completely_or_not_at_all)
-{
-	assert_true(fail_each(look_at_topology, NULL, INJECT_MEMORY, ENOMEM, survives_all) >= 2);
-}
-
 static int bind_to_core(void *arg, struct nvs_error *error)
 {
 	struct topo *topo = arg;
@@ -215,11 +204,12 @@ static int bind_to_core(void *arg, struct nvs_error *error)
 	return rc;
 }
 
-TEST(a_thread_that_cannot_be_bound_gets_an_error)
+TEST(a_topology_without_memory_is_an_error)
 {
 	struct topo *topo;
 	struct nvs_error error = {.size = sizeof(error)};
 
+	assert_true(fail_each(look_at_topology, NULL, INJECT_MEMORY, ENOMEM, survives_all) >= 2);
 	SUCCEEDS(topo_open(&topo, NULL, &error), &error);
 	assert_int_equal(fail_each(bind_to_core, topo, INJECT_MEMORY, ENOMEM, NULL), 1);
 	topo_close(topo);

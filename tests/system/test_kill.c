@@ -33,9 +33,9 @@ static uint64_t kills;
 static unsigned soak_rounds; /* 0: as many as a test has */
 static uint64_t soak_seed;
 
-static unsigned rounds_of(unsigned of_test)
+static unsigned rounds_of(unsigned all, unsigned few)
 {
-	return soak_rounds ? soak_rounds : of_test;
+	return soak_rounds ? soak_rounds : at_length(all, few);
 }
 
 /* The seed of a test, or of the soak's next test. */
@@ -56,21 +56,6 @@ static int close_progress(void **state)
 {
 	munmap(progress, sizeof(*progress));
 	return places_leave_all(state);
-}
-
-static void tell_opened(void)
-{
-	MUST(write(progress->opened[1], "", 1) == 1);
-}
-
-static void commit_begins(uint64_t number)
-{
-	atomic_store(&progress->begun, number);
-}
-
-static void commit_has_ended(uint64_t number)
-{
-	atomic_store(&progress->finished, number);
 }
 
 /*
@@ -137,12 +122,12 @@ static uint64_t decide(uint64_t commit, uint64_t tensor, uint64_t choices)
 	return XXH3_64bits(both, sizeof(both)) % choices;
 }
 
+/* The commit that wrote the contents that the tensor has at `commit`; 0: none. */
 static bool is_written(uint64_t commit, uint64_t tensor)
 {
 	return decide(commit, tensor, 3) == 0;
 }
 
-/* The commit that wrote the contents that the tensor has at `commit`; 0: none. */
 static uint64_t version_at(uint64_t commit, uint64_t tensor)
 {
 	while (commit && !is_written(commit, tensor))
@@ -214,9 +199,9 @@ static void make_commit(struct round *r, uint64_t number)
 		write_tensor(r, i, contents_of(number, i), decide(number, i + 2 * N, 3));
 	}
 	write_from(r, r->number, &number);
-	commit_begins(number);
+	atomic_store(&progress->begun, number);
 	MUST(!nvs_engine_commit(r->f.engine, NULL));
-	commit_has_ended(number);
+	atomic_store(&progress->finished, number);
 }
 
 static void swap_and_commit(void *arg)
@@ -224,16 +209,21 @@ static void swap_and_commit(void *arg)
 	struct round *r = arg;
 
 	open_store(r);
-	tell_opened();
+	MUST(write(progress->opened[1], "", 1) == 1);
 	for (uint64_t number = found_number(r) + 1;; number++)
 		make_commit(r, number);
 }
 
 static void check_tensors(struct round *r, uint64_t number)
 {
+	uint64_t units = 1;
+	char path[512];
+	struct stat st;
+
 	for (uint64_t i = 0; i < N; i++) {
 		uint64_t version = version_at(number, i);
 
+		units += (lengths[i] + 4095) / 4096;
 		if (version) {
 			tensor_compare(&r->f, r->t[i], contents_of(version, i));
 			continue;
@@ -242,18 +232,8 @@ static void check_tensors(struct round *r, uint64_t number)
 		expect_error(&r->f, sole_swap_in(r->f.engine, &r->t[i], 1, 0, &r->f.error),
 			     -ENODATA, "has no contents");
 	}
-}
-
-/* The data begin at 2 MiB. A tensor has two extents; growing doubles the space. */
-static void check_size(const struct fixture *f)
-{
-	uint64_t units = 1;
-	char path[512];
-	struct stat st;
-
-	for (size_t i = 0; i < N; i++)
-		units += (lengths[i] + 4095) / 4096;
-	fixture_store_file(f, "data", path);
+	/* The data begin at 2 MiB. A tensor has two extents; growing doubles the space. */
+	fixture_store_file(&r->f, "data", path);
 	assert_int_equal(stat(path, &st), 0);
 	assert_true((uint64_t)st.st_size <= 2 * MIB + 2 * 2 * 4096 * units);
 }
@@ -279,7 +259,6 @@ static void kill_and_look(const struct setup *setup, unsigned rounds)
 				 " had returned and %" PRIu64 " begun",
 				 round, found, finished, begun);
 		check_tensors(&r, found);
-		check_size(&r.f);
 		fixture_shut(&r.f);
 		during += begun != finished;
 		last = found;
@@ -298,7 +277,7 @@ TEST(a_commit_survives_a_kill)
 				      .pool_bytes = 200 * KIB,
 				      .block_size = 16 * KIB,
 				      .thread_count = 2},
-		      rounds_of(at_length(SANITIZED ? 6 : 24, 6)));
+		      rounds_of(SANITIZED ? 6 : 24, 6));
 }
 
 TEST(a_commit_survives_a_kill_over_stripes)
@@ -309,7 +288,7 @@ TEST(a_commit_survives_a_kill_over_stripes)
 				      .npaths = 2,
 				      .stripe_size = 12 * KIB,
 				      .ioengine = NVS_IOENGINE_POSIX},
-		      rounds_of(at_length(SANITIZED ? 4 : 15, 4)));
+		      rounds_of(SANITIZED ? 4 : 15, 4));
 }
 
 /* ---- A store that is not kept ---- */
@@ -322,7 +301,7 @@ static void swap_on(void *arg)
 	open_store(r);
 	for (uint64_t i = 0; i < N; i++)
 		write_tensor(r, i, i, 0);
-	tell_opened();
+	MUST(write(progress->opened[1], "", 1) == 1);
 	for (uint64_t round = 1;; round++)
 		for (uint64_t i = 0; i < N; i++)
 			write_tensor(r, i, round, round % 2);
@@ -364,7 +343,7 @@ TEST_WITH(a_killed_job_leaves_no_data_behind, NULL, cleanup)
 		struct round r;
 
 		fixture_init(&r.f, &setups[i]);
-		for (unsigned round = 0; round < rounds_of(4); round++) {
+		for (unsigned round = 0; round < rounds_of(4, 4); round++) {
 			kill_in(swap_on, &r, SWAPS_NS, &seed);
 			nothing_is_left_but_names(&r.f);
 		}
@@ -406,34 +385,16 @@ static uint64_t sum_of_state(struct optim *o)
 	return result;
 }
 
-static void begin(struct optim *o, char **disk)
-{
-	optim_init(o, groups, LENGTH(groups));
-	*disk = place_make(PLACE_DISK);
-	assert_non_null(*disk);
-	DONE(o, nvs_config_set_paths(&o->config, NVS_OFFLOAD_OPTIMIZER,
-				     (const char *const *)(uintptr_t)disk, 1, &o->error));
-	o->config.keep = true;
-	o->config.optimizer_max_in_cpu = 5000;
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = 0.6;
-}
-
-static void end(struct optim *o, char *disk)
-{
-	optim_close(o);
-	place_leave(disk);
-}
-
 static void sum_steps(void)
 {
 	struct optim o;
 
 	optim_init(&o, groups, LENGTH(groups));
-	o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
+	o.offload->device = NVS_DEVICE_CPU;
 	DONE(&o, optim_open(&o));
-	sums[0] = sum_of_state(&o);
-	for (uint64_t step = 1; step <= STEPS_MAX; step++) {
-		optim_run(&o, step, step);
+	for (uint64_t step = 0; step <= STEPS_MAX; step++) {
+		if (step)
+			optim_run(&o, step, step);
 		sums[step] = sum_of_state(&o);
 	}
 	optim_close(&o);
@@ -447,7 +408,7 @@ static void step_and_commit(void *arg)
 
 	WHEN_FREE(rc, optim_open(o));
 	MUST(!rc);
-	tell_opened();
+	MUST(write(progress->opened[1], "", 1) == 1);
 	while (step < STEPS_MAX) {
 		step++;
 		for (size_t i = 0; i < o->n; i++) {
@@ -460,9 +421,9 @@ static void step_and_commit(void *arg)
 		MUST(!optim_step(o, step) && o->result.step == step);
 		if (step % 3 == 1)
 			continue;
-		commit_begins(step);
+		atomic_store(&progress->begun, step);
 		MUST(!nvs_optimizer_commit(o->optimizer, NULL));
-		commit_has_ended(step);
+		atomic_store(&progress->finished, step);
 	}
 	for (;;)
 		pause();
@@ -489,7 +450,7 @@ static uint64_t found_step(struct optim *o)
 
 TEST(an_optimizer_goes_on_from_its_last_commit_after_a_kill)
 {
-	unsigned rounds = rounds_of(at_length(SANITIZED ? 5 : 16, 5)), during = 0, stores = 0;
+	unsigned rounds = rounds_of(SANITIZED ? 5 : 16, 5), during = 0, stores = 0;
 	uint64_t seed = next_seed(), steps = 0;
 	struct optim o;
 	char *disk;
@@ -498,7 +459,14 @@ TEST(an_optimizer_goes_on_from_its_last_commit_after_a_kill)
 	for (unsigned round = 0; round < rounds; stores++) {
 		uint64_t step = 0;
 
-		begin(&o, &disk);
+		optim_init(&o, groups, LENGTH(groups));
+		disk = place_make(PLACE_DISK);
+		assert_non_null(disk);
+		DONE(&o, nvs_config_set_paths(&o.config, NVS_OFFLOAD_OPTIMIZER,
+					      (const char *const[]){disk}, 1, &o.error));
+		o.config.keep = true;
+		o.config.optimizer_max_in_cpu = 5000;
+		o.offload->ratio = 0.6;
 		for (; round < rounds && step + 2 < STEPS_MAX; round++) {
 			atomic_store(&progress->begun, step);
 			atomic_store(&progress->finished, step);
@@ -507,7 +475,8 @@ TEST(an_optimizer_goes_on_from_its_last_commit_after_a_kill)
 			step = found_step(&o);
 		}
 		steps += step;
-		end(&o, disk);
+		optim_close(&o);
+		place_leave(disk);
 	}
 	print_message("%" PRIu64 " steps of %u stores in %u rounds, %u killed in a commit\n", steps,
 		      stores, rounds, during);

@@ -42,8 +42,7 @@ struct versions {
 #define COMMITS 64
 
 struct run {
-	struct fixture fixture;
-	struct sim *sim;
+	struct fixture fixture; /* on its simulated drive */
 	struct nvs_tensor *tensors[TENSORS];
 	struct versions present, committed;
 	struct versions begun[COMMITS]; /* all commits so far; the first is of an empty store */
@@ -63,62 +62,38 @@ static uint64_t seed_of(size_t tensor, unsigned version)
 /* In memory if possible, because runs write a lot and keep nothing. */
 static enum place fast_place(void)
 {
-	char *path = place_make(PLACE_TMPFS);
-
-	place_leave(path);
-	return path ? PLACE_TMPFS : PLACE_DISK;
-}
-
-/* One directory for all runs. */
-static const char *directory(void)
-{
-	static char *path;
-
-	if (!path)
-		path = place_make(fast_place());
-	assert_non_null(path);
-	return path;
-}
-
-static void remove_store(const struct run *run)
-{
-	static const char *const names[] = {"data", "manifest.0", "manifest.1", "manifest.2",
-					    "manifest.3"};
-	char path[512];
-
-	for (size_t i = 0; i < LENGTH(names); i++) {
-		fixture_store_file(&run->fixture, names[i], path);
-		assert_true(!unlink(path) || errno == ENOENT);
-	}
-	for (int up = 0; up < 2; up++) {
-		*strrchr(path, '/') = 0;
-		assert_true(!rmdir(path) || errno == ENOENT);
-	}
+	return access("/dev/shm", W_OK) ? PLACE_DISK : PLACE_TMPFS;
 }
 
 static void run_begin(struct run *run, uint64_t seed, unsigned npaths, bool lies)
 {
+	static char *directory; /* of all runs with one path */
+	char store[512];
+
+	if (!directory)
+		directory = place_make(fast_place());
+	assert_non_null(directory);
+	snprintf(store, sizeof(store), "%s/nvswap", directory);
+	(void)remove_tree(store);
 	*run = (struct run){.seed = seed, .random = seed, .lies = lies, .nbegun = 1};
-	run->sim = sim_open(&(const struct sim_drive){.seed = seed,
-						      .latency_ns = 50000,
-						      .jitter_ns = 100000,
-						      .bytes_per_s = {1000000000, 1000000000},
-						      .reorder = true,
-						      .lies = lies});
 	run->memory = malloc(200 * KIB);
-	assert_true(run->sim && run->memory);
-	INIT(&run->fixture, .in = npaths == 1 ? directory() : NULL, .npaths = npaths,
+	assert_non_null(run->memory);
+	INIT(&run->fixture, .in = npaths == 1 ? directory : NULL, .npaths = npaths,
 	     .place = fast_place(), .keep = true, .stripe_size = 32 * KIB, .verify = seed & 1,
 	     .pool_bytes = 512 * KIB, .max_in_cpu = seed & 2 ? NONE_STAYS : 0,
 	     .block_size = 16 * KIB);
-	remove_store(run);
+	run->fixture.sim =
+		sim_open(&(const struct sim_drive){.seed = seed,
+						   .latency_ns = 50000,
+						   .jitter_ns = 100000,
+						   .bytes_per_s = {1000000000, 1000000000},
+						   .reorder = true,
+						   .lies = lies});
 }
 
 static void run_end(struct run *run)
 {
-	remove_store(run);
 	fixture_close(&run->fixture);
-	sim_close(run->sim);
 	free(run->memory);
 }
 
@@ -126,19 +101,13 @@ static int open_store(struct run *run)
 {
 	struct nvs_tensor_spec specs[TENSORS];
 	char names[TENSORS][8];
-	int rc = engine_open_with(&run->fixture.engine, &run->fixture.config, NVS_OFFLOAD_PARAM,
-				  &engine_sim, run->sim, &run->fixture.error);
+	int rc = fixture_reopen(&run->fixture);
 
-	if (rc) {
-		run->fixture.engine = NULL;
+	if (rc)
 		return rc;
-	}
 	for (size_t i = 0; i < TENSORS; i++) {
 		snprintf(names[i], sizeof(names[i]), "t%zu", i);
-		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
-						    .name = names[i],
-						    .dtype = NVS_U8,
-						    .numel = lengths[i]};
+		specs[i] = (struct nvs_tensor_spec)U8_TENSOR(names[i], lengths[i]);
 	}
 	return nvs_tensor_register(run->fixture.engine, specs, TENSORS, run->tensors,
 				   &run->fixture.error);
@@ -183,20 +152,18 @@ static int write_from_memory(struct run *run, size_t i)
 	run->present.of[i] = run->last;
 	rc = nvs_tensor_swap_out_from(run->fixture.engine, &run->tensors[i], &data, 1,
 				      &run->fixture.error);
-	return rc ? rc : wait_for(run, i);
+	return rc ?: wait_for(run, i);
 }
 
 static int forget_one(struct run *run, size_t i)
 {
 	struct nvs_engine *engine = run->fixture.engine;
-	struct nvs_tensor_spec spec = {.size = sizeof(spec), .dtype = NVS_U8, .numel = lengths[i]};
 	char name[8];
+	const struct nvs_tensor_spec spec = U8_TENSOR(name, lengths[i]);
 	int rc = wait_for(run, i);
 
 	snprintf(name, sizeof(name), "t%zu", i);
-	spec.name = name;
-	if (!rc)
-		rc = nvs_tensor_forget(engine, &run->tensors[i], 1, &run->fixture.error);
+	rc = rc ?: nvs_tensor_forget(engine, &run->tensors[i], 1, &run->fixture.error);
 	if (rc)
 		return rc;
 	run->present.of[i] = 0;
@@ -207,14 +174,14 @@ static int swap_in_one(struct run *run, size_t i)
 {
 	int rc = sole_swap_in(run->fixture.engine, &run->tensors[i], 1, -1, &run->fixture.error);
 
-	return rc ? rc : wait_for(run, i);
+	return rc ?: wait_for(run, i);
 }
 
 static int read_one(struct run *run, size_t i)
 {
 	int rc = swap_in_one(run, i);
 
-	if (!run->present.of[i] && lengths[i] && !sim_has_crashed(run->sim))
+	if (!run->present.of[i] && lengths[i] && !sim_has_crashed(run->fixture.sim))
 		assert_int_equal(rc, -ENODATA);
 	if (rc)
 		return rc == -ENODATA ? 0 : rc;
@@ -232,7 +199,7 @@ static int commit_all(struct run *run, bool closing)
 
 	if (!engine)
 		return 0;
-	if (!sim_has_crashed(run->sim)) {
+	if (!sim_has_crashed(run->fixture.sim)) {
 		OK(&run->fixture, nvs_engine_set_note(engine, &run->present, sizeof(run->present),
 						      &run->fixture.error));
 		assert_true(run->nbegun < COMMITS);
@@ -256,15 +223,15 @@ static int short_run(struct run *run)
 
 	for (size_t i = 0; i < TENSORS && !rc; i++)
 		rc = write_one(run, i);
-	rc = rc ? rc : swap_out_one(run, 2);
-	rc = rc ? rc : commit_all(run, false);
+	rc = rc ?: swap_out_one(run, 2);
+	rc = rc ?: commit_all(run, false);
 	for (size_t i = 1; i < TENSORS && !rc; i += 2)
 		rc = write_one(run, i);
-	rc = rc ? rc : swap_out_one(run, 3);
-	rc = rc ? rc : write_from_memory(run, 2);
-	rc = rc ? rc : commit_all(run, false);
-	rc = rc ? rc : forget_one(run, 4);
-	rc = rc ? rc : write_one(run, 0);
+	rc = rc ?: swap_out_one(run, 3);
+	rc = rc ?: write_from_memory(run, 2);
+	rc = rc ?: commit_all(run, false);
+	rc = rc ?: forget_one(run, 4);
+	rc = rc ?: write_one(run, 0);
 	return rc;
 }
 
@@ -391,17 +358,14 @@ static bool power_fails(struct run *run, int (*calls)(struct run *), uint64_t at
 
 	snprintf(where, sizeof(where), "seed %" PRIu64 ", power failure %" PRIu64 ", writes %s",
 		 run->seed, at, way_names[how]);
-	sim_remember(run->sim, at);
+	sim_remember(run->fixture.sim, at);
 	rc = open_store(run);
-	if (!rc)
-		rc = calls(run);
-	if (rc)
-		assert_true(sim_has_crashed(run->sim));
+	rc = rc ?: calls(run);
+	assert_true(!rc || sim_has_crashed(run->fixture.sim));
 	rc = commit_all(run, true);
-	ended = !sim_has_crashed(run->sim);
-	if (rc)
-		assert_false(ended);
-	sim_crashed(run->sim, how);
+	ended = !sim_has_crashed(run->fixture.sim);
+	assert_true(!rc || !ended);
+	sim_crashed(run->fixture.sim, how);
 	rc = open_store(run);
 	if (run->lies && (rc == -EUCLEAN || rc == -EMEDIUMTYPE)) {
 		run->damaged++;
@@ -440,9 +404,9 @@ TEST_WITH(after_a_power_failure_anywhere_one_commit_is_found, NULL, say_where)
 static void expect_the_commit_after_a_failure(struct run *run)
 {
 	OK(&run->fixture, commit_all(run, false));
-	sim_crash(run->sim);
+	sim_crash(run->fixture.sim);
 	(void)commit_all(run, true);
-	sim_crashed(run->sim, SIM_LOSE);
+	sim_crashed(run->fixture.sim, SIM_LOSE);
 	OK(&run->fixture, open_store(run));
 	expect_a_commit(run);
 	OK(&run->fixture, commit_all(run, true));
@@ -454,7 +418,7 @@ TEST_WITH(a_commit_of_a_new_store_has_durable_names, NULL, say_where)
 		struct run run;
 
 		run_begin(&run, 1, npaths, false);
-		sim_remember(run.sim, 0);
+		sim_remember(run.fixture.sim, 0);
 		OK(&run.fixture, open_store(&run));
 		OK(&run.fixture, write_one(&run, 0));
 		expect_the_commit_after_a_failure(&run);
@@ -482,7 +446,7 @@ TEST_WITH(a_manifest_that_is_made_again_has_a_durable_name, NULL, say_where)
 			fixture_store_file(&run.fixture, name, path);
 			assert_false(unlink(path));
 		}
-		sim_remember(run.sim, 0);
+		sim_remember(run.fixture.sim, 0);
 		OK(&run.fixture, open_store(&run));
 		OK(&run.fixture, write_one(&run, 0));
 		expect_the_commit_after_a_failure(&run);
@@ -494,9 +458,11 @@ TEST_WITH(a_manifest_that_is_made_again_has_a_durable_name, NULL, say_where)
 #define LONG_RUNS at_length(SANITIZED ? 12 : 40, 12)
 #define LONG_IOS  200 /* I/Os, writes and syncs of a typical long run */
 
-static void at_random(bool lies, unsigned *damaged)
+/* How many tensors are reported as damaged. */
+static unsigned at_random(bool lies)
 {
 	uint64_t seed = seed_of_run();
+	unsigned damaged = 0;
 
 	for (unsigned i = 0; i < LONG_RUNS; i++) {
 		struct run run;
@@ -505,27 +471,22 @@ static void at_random(bool lies, unsigned *damaged)
 		for (unsigned failures = lies ? 1 : 3; failures; failures--)
 			power_fails(&run, long_run, 1 + below(&run.random, LONG_IOS),
 				    ways[(i + failures) % LENGTH(ways)]);
-		*damaged += run.damaged;
+		damaged += run.damaged;
 		run_end(&run);
 	}
-	print_message("%u reported as damaged\n", *damaged);
+	print_message("%u reported as damaged\n", damaged);
+	return damaged;
 }
 
 TEST_WITH(after_every_power_failure_at_random_one_commit_is_found, NULL, say_where)
 {
-	unsigned damaged = 0;
-
-	at_random(false, &damaged);
-	assert_int_equal(damaged, 0);
+	assert_int_equal(at_random(false), 0);
 }
 
 /* Syncs do nothing, so anything can be lost; only checksums detect it. */
 TEST_WITH(checksums_detect_a_drive_that_lies_about_syncs, NULL, say_where)
 {
-	unsigned damaged = 0;
-
-	at_random(true, &damaged);
-	assert_true(damaged);
+	assert_int_not_equal(at_random(true), 0);
 }
 
 /* ---- An optimizer ---- */
@@ -542,44 +503,22 @@ static struct snapshot due[STEPS + MORE + 1];
 
 struct training {
 	struct optim o;
-	struct sim *sim;
 	uint64_t begun, committed; /* steps in the commit in progress and in the last one */
 };
-
-static int open_optimizer(struct training *training)
-{
-	struct optim *o = &training->o;
-	int rc;
-
-	optim_first_weights(o);
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = o->config.sub_group_size;
-	rc = optimizer_open_with(&o->optimizer, &o->config, o->specs, o->n, NULL, &engine_sim,
-				 training->sim, &o->error);
-	if (rc)
-		o->optimizer = NULL;
-	return rc;
-}
 
 static void training_begin(struct training *training, uint64_t seed)
 {
 	struct optim *o = &training->o;
 
 	*training = (struct training){.begun = NO_COMMIT, .committed = NO_COMMIT};
-	training->sim = sim_open(&(const struct sim_drive){
-		.seed = seed, .latency_ns = 50000, .jitter_ns = 100000, .reorder = true});
-	assert_non_null(training->sim);
 	optim_init(o, groups, LENGTH(groups));
+	o->sim = sim_open(&(const struct sim_drive){
+		.seed = seed, .latency_ns = 50000, .jitter_ns = 100000, .reorder = true});
 	o->config.keep = true;
 	o->config.verify = seed & 1;
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].fast_init = seed & 2;
+	o->offload->fast_init = seed & 2;
 	o->config.optimizer_max_in_cpu = seed & 4 ? 3000 : 0;
-	o->config.offload[NVS_OFFLOAD_OPTIMIZER].ratio = seed & 8 ? 0.6 : 1;
-}
-
-static void training_end(struct training *training)
-{
-	optim_close(&training->o);
-	sim_close(training->sim);
+	o->offload->ratio = seed & 8 ? 0.6 : 1;
 }
 
 static int commits(struct training *training, uint64_t steps, bool closing)
@@ -587,7 +526,7 @@ static int commits(struct training *training, uint64_t steps, bool closing)
 	struct nvs_optimizer *optimizer = training->o.optimizer;
 	int rc;
 
-	if (!sim_has_crashed(training->sim))
+	if (!sim_has_crashed(training->o.sim))
 		training->begun = steps;
 	if (closing)
 		training->o.optimizer = NULL;
@@ -634,8 +573,8 @@ static bool train_until_power_fails(struct training *training, uint64_t at, enum
 	bool ended;
 	int rc;
 
-	sim_remember(training->sim, at);
-	rc = open_optimizer(training);
+	sim_remember(training->o.sim, at);
+	rc = optim_open(&training->o);
 	if (!rc) {
 		/* There is a commit after every second step. */
 		while (steps < STEPS && !rc) {
@@ -644,13 +583,12 @@ static bool train_until_power_fails(struct training *training, uint64_t at, enum
 			if (!rc && ++steps % 2)
 				rc = commits(training, steps, false);
 		}
-		assert_true(!rc || sim_has_crashed(training->sim));
+		assert_true(!rc || sim_has_crashed(training->o.sim));
 		rc = commits(training, steps, true);
 	}
-	ended = !sim_has_crashed(training->sim);
-	if (rc)
-		assert_false(ended);
-	sim_crashed(training->sim, how);
+	ended = !sim_has_crashed(training->o.sim);
+	assert_true(!rc || !ended);
+	sim_crashed(training->o.sim, how);
 	return ended;
 }
 
@@ -659,43 +597,29 @@ static void expect_trained(struct training *training)
 	struct optim *o = &training->o;
 	uint64_t steps;
 
-	DONE(o, open_optimizer(training));
-	DONE(o, nvs_optimizer_get_weights(o->optimizer, &o->error));
+	optim_first_weights(o);
+	optim_reopen(o);
+	DOES(o, get_weights);
 	steps = found_steps(training);
 	optim_run(o, steps + 1, steps + MORE);
 	IS_AS(o, &due[steps + MORE]);
 	optim_shut(o);
 }
 
-static int make_due(void **state)
-{
-	struct optim o;
-
-	(void)state;
-	optim_init(&o, groups, LENGTH(groups));
-	o.config.offload[NVS_OFFLOAD_OPTIMIZER].device = NVS_DEVICE_CPU;
-	DONE(&o, optim_open(&o));
-	for (uint64_t step = 0; step <= STEPS + MORE; step++) {
-		if (step)
-			optim_run(&o, step, step);
-		snapshot_take(&o, &due[step]);
-	}
-	optim_close(&o);
-	return 0;
-}
-
-static int drop_due(void **state)
-{
-	(void)say_where(state);
-	for (size_t i = 0; i < LENGTH(due); i++)
-		snapshot_free(&due[i]);
-	return 0;
-}
-
-TEST_WITH(an_optimizer_has_the_state_of_one_commit, make_due, drop_due)
+TEST_WITH(an_optimizer_has_the_state_of_one_commit, NULL, say_where)
 {
 	uint64_t seed = seed_of_run(), runs = 0;
+	struct optim straight;
 
+	optim_init(&straight, groups, LENGTH(groups));
+	straight.offload->device = NVS_DEVICE_CPU;
+	DONE(&straight, optim_open(&straight));
+	for (uint64_t step = 0; step <= STEPS + MORE; step++) {
+		if (step)
+			optim_run(&straight, step, step);
+		snapshot_take(&straight, &due[step]);
+	}
+	optim_close(&straight);
 	for (size_t way = 0; way < LENGTH(ways); way++) {
 		bool ended = false;
 
@@ -708,9 +632,11 @@ TEST_WITH(an_optimizer_has_the_state_of_one_commit, make_due, drop_due)
 			training_begin(&training, seed + runs);
 			ended = train_until_power_fails(&training, at, ways[way]);
 			expect_trained(&training);
-			training_end(&training);
+			optim_close(&training.o);
 			runs++;
 		}
 	}
 	print_message("%" PRIu64 " runs\n", runs);
+	for (size_t i = 0; i < LENGTH(due); i++)
+		snapshot_free(&due[i]);
 }

@@ -30,6 +30,20 @@ struct fake_queue {
 	struct fake_region regions[ENGINE_BUFFERS];
 };
 
+static struct fake *lock(struct fake *fake)
+{
+	pthread_mutex_lock(&fake->lock);
+	return fake;
+}
+
+static void unlock(struct fake **locked)
+{
+	pthread_mutex_unlock(&(*locked)->lock);
+}
+
+/* Until the end of the block. */
+#define LOCKED(fake) struct fake *locked __attribute__((cleanup(unlock), unused)) = lock(fake)
+
 void fake_init(struct fake *fake, const struct engine_ops *inner)
 {
 	*fake = (struct fake){.inner = inner, .allowed = FAKE_ALL, .take_max = FAKE_ALL};
@@ -53,37 +67,37 @@ void fake_destroy(struct fake *fake)
 
 void fake_forget(struct fake *fake)
 {
-	pthread_mutex_lock(&fake->lock);
+	LOCKED(fake);
+
 	fake->nios = fake->nbatches = 0;
 	fake->nrules = 0;
 	for (unsigned i = 0; i < fake->nqueues; i++) {
 		MUST(!fake->queues[i]->in_flight);
 		fake->queues[i]->in_flight_max = 0;
 	}
-	pthread_mutex_unlock(&fake->lock);
 }
 
 void fake_hold(struct fake *fake)
 {
-	pthread_mutex_lock(&fake->lock);
+	LOCKED(fake);
+
 	fake->allowed = 0;
-	pthread_mutex_unlock(&fake->lock);
 }
 
 void fake_release(struct fake *fake, uint64_t n)
 {
-	pthread_mutex_lock(&fake->lock);
+	LOCKED(fake);
+
 	fake->allowed = n == FAKE_ALL ? n : fake->allowed + n;
 	pthread_cond_broadcast(&fake->changed);
-	pthread_mutex_unlock(&fake->lock);
 }
 
 static void add_rule(struct fake *fake, const struct fake_rule *rule)
 {
-	pthread_mutex_lock(&fake->lock);
+	LOCKED(fake);
+
 	MUST(fake->nrules < FAKE_RULES_MAX);
 	fake->rules[fake->nrules++] = *rule;
-	pthread_mutex_unlock(&fake->lock);
 }
 
 void fake_fail_nth(struct fake *fake, uint64_t first, uint64_t times, int result)
@@ -99,89 +113,76 @@ void fake_fail_at(struct fake *fake, uint64_t offset, uint64_t times, int result
 
 void fake_refuse(struct fake *fake, uint64_t times, int status)
 {
-	pthread_mutex_lock(&fake->lock);
+	LOCKED(fake);
+
 	fake->refusals = times;
 	fake->refuse_status = status;
-	pthread_mutex_unlock(&fake->lock);
 }
 
 void fake_take(struct fake *fake, uint64_t n)
 {
-	pthread_mutex_lock(&fake->lock);
+	LOCKED(fake);
+
 	fake->take_max = n;
-	pthread_mutex_unlock(&fake->lock);
 }
 
 void fake_refuse_buffers(struct fake *fake, int status)
 {
-	pthread_mutex_lock(&fake->lock);
+	LOCKED(fake);
+
 	fake->buffer_status = status;
-	pthread_mutex_unlock(&fake->lock);
 }
 
 void fake_hold_buffers(struct fake *fake, bool hold)
 {
-	pthread_mutex_lock(&fake->lock);
+	LOCKED(fake);
+
 	fake->hold_buffers = hold;
 	pthread_cond_broadcast(&fake->changed);
-	pthread_mutex_unlock(&fake->lock);
 }
 
-static uint64_t waiting(const struct fake *fake)
+static unsigned waiting(const struct fake *fake)
 {
-	uint64_t n = 0;
+	unsigned n = 0;
 
 	for (unsigned i = 0; i < fake->nqueues; i++)
 		n += fake->queues[i]->waits;
 	return n;
 }
 
-static uint64_t registering(const struct fake *fake)
-{
-	return fake->registering;
-}
-
-static uint64_t submitted(const struct fake *fake)
-{
-	return fake->nios;
-}
-
-static bool await(struct fake *fake, uint64_t (*count)(const struct fake *), uint64_t n)
-{
-	uint64_t deadline = deadline_ns(AWAIT_MS);
-	int rc = 0;
-
-	pthread_mutex_lock(&fake->lock);
-	while (count(fake) < n && !rc)
-		rc = cond_wait_until(&fake->changed, &fake->lock, deadline);
-	pthread_mutex_unlock(&fake->lock);
-	return !rc;
-}
+/* Waits until the condition holds; false after a time. */
+#define AWAIT(fake, condition)                                                                     \
+	uint64_t deadline = deadline_ns(AWAIT_MS);                                                 \
+	LOCKED(fake);                                                                              \
+                                                                                                   \
+	while (!(condition))                                                                       \
+		if (cond_wait_until(&fake->changed, &fake->lock, deadline))                        \
+			return false;                                                              \
+	return true
 
 bool fake_await_ios(struct fake *fake, uint64_t n)
 {
-	return await(fake, submitted, n);
+	AWAIT(fake, fake->nios >= n);
 }
 
 bool fake_await_waiting(struct fake *fake, unsigned n)
 {
-	return await(fake, waiting, n);
+	AWAIT(fake, waiting(fake) >= n);
 }
 
 bool fake_await_registering(struct fake *fake, unsigned n)
 {
-	return await(fake, registering, n);
+	AWAIT(fake, fake->registering >= n);
 }
 
 unsigned fake_in_flight_max(struct fake *fake)
 {
 	unsigned max = 0;
+	LOCKED(fake);
 
-	pthread_mutex_lock(&fake->lock);
 	for (unsigned i = 0; i < fake->nqueues; i++)
 		if (fake->queues[i]->in_flight_max > max)
 			max = fake->queues[i]->in_flight_max;
-	pthread_mutex_unlock(&fake->lock);
 	return max;
 }
 
@@ -192,17 +193,18 @@ static void queue_release(struct fake_queue *queue)
 	free(queue->ios);
 	free(queue->rules);
 	free(queue->busy);
-	queue->ios = NULL;
-	queue->rules = NULL;
-	queue->busy = NULL;
 }
 
-static struct fake_queue *queue_new(struct fake *fake, const struct engine_options *options)
+static int fake_open(void **out, const struct engine_options *options, struct engine_facts *facts,
+		     char *reason, size_t reason_bytes)
 {
+	struct fake *fake = options->arg;
 	struct fake_queue *queue = calloc(1, sizeof(*queue));
+	int rc = 0;
 
 	MUST(queue);
 	queue->fake = fake;
+	queue->facts = facts;
 	queue->options = *options;
 	queue->options.without |= fake->without;
 	queue->ios = calloc(options->depth, sizeof(struct io *));
@@ -210,17 +212,6 @@ static struct fake_queue *queue_new(struct fake *fake, const struct engine_optio
 	queue->busy = calloc(options->depth, sizeof(bool));
 	MUST(queue->ios && queue->rules && queue->busy);
 	memset(queue->files, -1, sizeof(queue->files));
-	return queue;
-}
-
-static int fake_open(void **out, const struct engine_options *options, struct engine_facts *facts,
-		     char *reason, size_t reason_bytes)
-{
-	struct fake *fake = options->arg;
-	struct fake_queue *queue = queue_new(fake, options);
-	int rc = 0;
-
-	queue->facts = facts;
 	if (fake->inner)
 		rc = fake->inner->open(&queue->inner, &queue->options, facts, reason, reason_bytes);
 	else
@@ -230,12 +221,11 @@ static int fake_open(void **out, const struct engine_options *options, struct en
 		free(queue);
 		return rc;
 	}
-	pthread_mutex_lock(&fake->lock);
+	LOCKED(fake);
 	MUST(fake->nqueues < FAKE_QUEUES_MAX);
 	queue->number = fake->nqueues;
 	queue->open = true;
 	fake->queues[fake->nqueues++] = queue;
-	pthread_mutex_unlock(&fake->lock);
 	*out = queue;
 	return 0;
 }
@@ -247,74 +237,29 @@ static void fake_close(void *arg)
 
 	if (fake->inner)
 		fake->inner->close(queue->inner);
-	pthread_mutex_lock(&fake->lock);
+	LOCKED(fake);
 	MUST(queue->open && !queue->in_flight);
 	queue->open = false;
 	queue_release(queue);
 	fake->closed++;
-	pthread_mutex_unlock(&fake->lock);
 }
 
 /* ---- Taking I/Os ---- */
-
-static void check_io(const struct fake_queue *queue, const struct io *io)
-{
-	MUST(io->nbytes && io->index < queue->options.depth && !queue->busy[io->index]);
-	if (io->file_slot >= 0)
-		MUST(queue->files[io->file_slot] == io->fd);
-	if (io->buffer_slot >= 0) {
-		const struct fake_region *region = &queue->regions[io->buffer_slot];
-		const char *data = io->data;
-
-		MUST(region->data && data >= region->data &&
-		     data + io->nbytes <= region->data + region->nbytes);
-	}
-}
-
-static bool applies(const struct fake_rule *rule, const struct io *io, uint64_t number)
-{
-	if (!rule->times)
-		return false;
-	if (rule->at)
-		return rule->offset >= io->offset && rule->offset < io->offset + io->nbytes;
-	return number >= rule->first && number < rule->first + rule->times;
-}
 
 static const struct fake_rule *rule_for(struct fake *fake, const struct io *io)
 {
 	for (unsigned i = 0; i < fake->nrules; i++) {
 		struct fake_rule *rule = &fake->rules[i];
 
-		if (!applies(rule, io, fake->nios))
-			continue;
-		if (rule->at)
-			rule->times--;
-		return rule;
+		if (rule->at
+			    ? rule->times && rule->offset >= io->offset &&
+				      rule->offset < io->offset + io->nbytes
+			    : fake->nios >= rule->first && fake->nios < rule->first + rule->times) {
+			rule->times -= rule->at;
+			return rule;
+		}
 	}
 	return NULL;
-}
-
-static void take_one(struct fake_queue *queue, struct io *io)
-{
-	struct fake *fake = queue->fake;
-
-	check_io(queue, io);
-	queue->busy[io->index] = true;
-	queue->rules[io->index] = rule_for(fake, io);
-	queue->ios[queue->in_flight++] = io;
-	MUST(fake->nios < FAKE_LOG_MAX && fake->nbatches < FAKE_LOG_MAX);
-	fake->ios[fake->nios++] = (struct fake_io){
-		.queue = queue->number,
-		.batch = (unsigned)fake->nbatches,
-		.data = io->data,
-		.nbytes = io->nbytes,
-		.offset = io->offset,
-		.fd = io->fd,
-		.file_slot = io->file_slot,
-		.buffer_slot = io->buffer_slot,
-		.write = io->write,
-		.sync = io->sync,
-	};
 }
 
 /* Under the lock: how many of `n` are taken, or the status of fake_refuse(). */
@@ -329,8 +274,36 @@ static int take(struct fake_queue *queue, struct io *const *ios, unsigned n)
 		return fake->refuse_status;
 	}
 	batch.n = n < fake->take_max ? n : (unsigned)fake->take_max;
-	for (unsigned i = 0; i < batch.n; i++)
-		take_one(queue, ios[i]);
+	for (unsigned i = 0; i < batch.n; i++) {
+		struct io *io = ios[i];
+		const char *data = io->data;
+
+		MUST(io->nbytes && io->index < queue->options.depth && !queue->busy[io->index]);
+		if (io->file_slot >= 0)
+			MUST(queue->files[io->file_slot] == io->fd);
+		if (io->buffer_slot >= 0) {
+			const struct fake_region *region = &queue->regions[io->buffer_slot];
+
+			MUST(region->data && data >= region->data &&
+			     data + io->nbytes <= region->data + region->nbytes);
+		}
+		queue->busy[io->index] = true;
+		queue->rules[io->index] = rule_for(fake, io);
+		queue->ios[queue->in_flight++] = io;
+		MUST(fake->nios < FAKE_LOG_MAX && fake->nbatches < FAKE_LOG_MAX);
+		fake->ios[fake->nios++] = (struct fake_io){
+			.queue = queue->number,
+			.batch = (unsigned)fake->nbatches,
+			.data = io->data,
+			.nbytes = io->nbytes,
+			.offset = io->offset,
+			.fd = io->fd,
+			.file_slot = io->file_slot,
+			.buffer_slot = io->buffer_slot,
+			.write = io->write,
+			.sync = io->sync,
+		};
+	}
 	fake->batches[fake->nbatches++] = batch;
 	if (queue->in_flight > queue->in_flight_max)
 		queue->in_flight_max = queue->in_flight;
@@ -338,70 +311,53 @@ static int take(struct fake_queue *queue, struct io *const *ios, unsigned n)
 	return (int)batch.n;
 }
 
-static int submit_inner(struct fake_queue *queue, struct io *const *ios, unsigned n)
-{
-	const struct engine_ops *inner = queue->fake->inner;
-	unsigned done = 0;
-
-	/* The I/Os are recorded as taken, so the real engine must take all of them. */
-	while (done < n) {
-		int rc = inner->submit(queue->inner, ios + done, n - done);
-
-		MUST(rc > 0);
-		done += (unsigned)rc;
-	}
-	return (int)n;
-}
-
 static int fake_submit(void *arg, struct io *const *ios, unsigned n)
 {
 	struct fake_queue *queue = arg;
-	int rc;
+	const struct engine_ops *inner = queue->fake->inner;
+	int rc, done;
 
 	pthread_mutex_lock(&queue->fake->lock);
 	rc = take(queue, ios, n);
 	pthread_mutex_unlock(&queue->fake->lock);
-	if (rc > 0 && queue->fake->inner)
-		return submit_inner(queue, ios, (unsigned)rc);
-	if (rc > 0)
+	/* The I/Os are recorded as taken, so the real engine must take all of them. */
+	for (int i = 0; inner && i < rc; i += done) {
+		done = inner->submit(queue->inner, ios + i, (unsigned)(rc - i));
+		MUST(done > 0);
+	}
+	if (rc > 0 && !inner)
 		queue->facts->submit_calls += queue->options.single_submit ? (unsigned)rc : 1;
 	return rc;
 }
 
 /* ---- Completing I/Os ---- */
 
-static int perform(const struct fake_queue *queue, const struct io *io, size_t nbytes)
+/* Ends the I/O at that place. A short one moves all its bytes and reports fewer: direct I/O can't
+ * stop at any byte. */
+static struct io *complete(struct fake_queue *queue, unsigned at)
 {
-	struct iovec run = {.iov_base = io->data, .iov_len = nbytes};
-	ssize_t rc;
-
-	if (queue->fake->dry)
-		return (int)nbytes;
-	rc = io->write ? pwritev2(io->fd, &run, 1, (off_t)io->offset, io->sync ? RWF_DSYNC : 0)
-		       : preadv2(io->fd, &run, 1, (off_t)io->offset, 0);
-	return rc < 0 ? -errno : (int)rc;
-}
-
-/* A short I/O moves all its bytes and reports fewer: direct I/O can't stop at any byte. */
-static void complete(struct fake_queue *queue, struct io *io)
-{
+	struct io *io = queue->ios[at];
 	const struct fake_rule *rule = queue->rules[io->index];
+	struct iovec run = {.iov_base = io->data, .iov_len = io->nbytes};
+	ssize_t rc = io->nbytes;
 
-	if (rule && rule->result <= 0)
+	queue->in_flight--;
+	memmove(queue->ios + at, queue->ios + at + 1,
+		(queue->in_flight - at) * sizeof(struct io *));
+	if (rule && rule->result <= 0) {
 		io->result = rule->result;
-	else if (!queue->fake->inner)
-		io->result = perform(queue, io, io->nbytes);
+	} else if (!queue->fake->inner) {
+		if (!queue->fake->dry)
+			rc = io->write ? pwritev2(io->fd, &run, 1, (off_t)io->offset,
+						  io->sync ? RWF_DSYNC : 0)
+				       : preadv2(io->fd, &run, 1, (off_t)io->offset, 0);
+		io->result = rc < 0 ? -errno : (int)rc;
+	}
 	if (rule && rule->result > 0 && io->result > rule->result)
 		io->result = rule->result;
 	queue->busy[io->index] = false;
 	queue->rules[io->index] = NULL;
-}
-
-static void remove_io(struct fake_queue *queue, unsigned at)
-{
-	queue->in_flight--;
-	memmove(queue->ios + at, queue->ios + at + 1,
-		(queue->in_flight - at) * sizeof(struct io *));
+	return io;
 }
 
 static unsigned ready(const struct fake_queue *queue)
@@ -409,23 +365,6 @@ static unsigned ready(const struct fake_queue *queue)
 	uint64_t allowed = queue->fake->allowed;
 
 	return allowed < queue->in_flight ? (unsigned)allowed : queue->in_flight;
-}
-
-static unsigned give(struct fake_queue *queue, struct io **ios, unsigned max)
-{
-	unsigned n = 0;
-
-	while (n < max && ready(queue)) {
-		unsigned at = queue->fake->newest_first ? queue->in_flight - 1 : 0;
-		struct io *io = queue->ios[at];
-
-		remove_io(queue, at);
-		complete(queue, io);
-		ios[n++] = io;
-		if (queue->fake->allowed != FAKE_ALL)
-			queue->fake->allowed--;
-	}
-	return n;
 }
 
 /* Waits until `min` I/Os may complete, or until wake(): then false. */
@@ -460,33 +399,36 @@ static int reap_inner(struct fake_queue *queue, struct io **ios, unsigned max, u
 		return 0;
 	n = fake->inner->reap(queue->inner, ios, max, min);
 	MUST(n >= 0);
-	pthread_mutex_lock(&fake->lock);
+	LOCKED(fake);
 	for (int i = 0; i < n; i++) {
 		unsigned at = 0;
 
 		while (at < queue->in_flight && queue->ios[at] != ios[i])
 			at++;
 		MUST(at < queue->in_flight);
-		remove_io(queue, at);
-		complete(queue, ios[i]);
+		complete(queue, at);
 	}
-	pthread_mutex_unlock(&fake->lock);
 	return n;
 }
 
 static int fake_reap(void *arg, struct io **ios, unsigned max, unsigned min)
 {
 	struct fake_queue *queue = arg;
+	struct fake *fake = queue->fake;
 	unsigned n = 0;
 
 	MUST(queue->open && min <= queue->in_flight && min <= max);
-	if (queue->fake->inner)
+	if (fake->inner)
 		return reap_inner(queue, ios, max, min);
 	queue->facts->reap_calls++;
-	pthread_mutex_lock(&queue->fake->lock);
-	if (!min || wait_for(queue, min))
-		n = give(queue, ios, max);
-	pthread_mutex_unlock(&queue->fake->lock);
+	LOCKED(fake);
+	if (min && !wait_for(queue, min))
+		return 0;
+	while (n < max && ready(queue)) {
+		ios[n++] = complete(queue, fake->newest_first ? queue->in_flight - 1 : 0);
+		if (fake->allowed != FAKE_ALL)
+			fake->allowed--;
+	}
 	return (int)n;
 }
 

@@ -9,7 +9,7 @@
 
 #define AWAIT_MS 20000
 /* Polling in sim_await_workers(). */
-#define LOOK_US		20u
+#define LOOK_NS		20000u
 #define LOOK_TIMES	50u
 #define LOOK_TIMES_IDLE 4u
 
@@ -20,25 +20,29 @@ uint64_t sim_mix(uint64_t a, uint64_t b)
 	return next_random(&state);
 }
 
+struct sim *sim_enter(struct sim *sim)
+{
+	inject_pause();
+	pthread_mutex_lock(&sim->lock);
+	return sim;
+}
+
+void sim_leave(struct sim **entered)
+{
+	pthread_mutex_unlock(&(*entered)->lock);
+	inject_resume();
+}
+
 struct sim *sim_open(const struct sim_drive *drive)
 {
 	struct sim *sim = calloc(1, sizeof(*sim));
 
-	if (!sim)
-		return NULL;
-	sim->touched = calloc(SIM_PLACES, sizeof(*sim->touched));
-	if (!sim->touched) {
-		free(sim);
-		return NULL;
-	}
+	MUST(sim);
 	sim->drive = *drive;
 	pthread_mutex_init(&sim->lock, NULL);
 	pthread_cond_init(&sim->changed, NULL);
-	LIST_INIT(&sim->queues);
-	LIST_INIT(&sim->files);
 	TAILQ_INIT(&sim->flights);
-	STAILQ_INIT(&sim->writes);
-	LIST_INIT(&sim->directories);
+	TAILQ_INIT(&sim->writes);
 	TAILQ_INIT(&sim->names);
 	return sim;
 }
@@ -46,35 +50,28 @@ struct sim *sim_open(const struct sim_drive *drive)
 void sim_close(struct sim *sim)
 {
 	MUST(LIST_EMPTY(&sim->queues) && TAILQ_EMPTY(&sim->flights));
-	MUST(STAILQ_EMPTY(&sim->writes) && TAILQ_EMPTY(&sim->names));
+	MUST(TAILQ_EMPTY(&sim->writes) && TAILQ_EMPTY(&sim->names));
 	sim_forget_files(sim);
 	pthread_mutex_destroy(&sim->lock);
 	pthread_cond_destroy(&sim->changed);
-	free(sim->touched);
 	free(sim);
 }
 
 /* ---- The clock ---- */
-
-static uint64_t moving_ns(const struct sim *sim, const struct io *io)
-{
-	const struct sim_drive *drive = &sim->drive;
-	uint64_t per_s = drive->bytes_per_s[io->write];
-
-	if (drive->moving_ns)
-		return drive->moving_ns(io->write, io->nbytes, sim->in_service);
-	return per_s ? (io->nbytes * UINT64_C(1000000000) + per_s / 2) / per_s : 0;
-}
 
 /* The service time. The bytes of one direction move one I/O after the other. */
 static uint64_t service_ns(struct sim *sim, const struct sim_flight *flight)
 {
 	const struct sim_drive *drive = &sim->drive;
 	const struct io *io = flight->io;
-	uint64_t now = sim->counts.now_ns, *bus = &sim->bus_free_ns[!drive->moving_ns && io->write],
-		 ns;
+	uint64_t now = sim->counts.now_ns, per_s = drive->bytes_per_s[io->write], ns;
+	uint64_t *bus = &sim->bus_free_ns[!drive->moving_ns && io->write];
 
-	*bus = (*bus > now ? *bus : now) + moving_ns(sim, io);
+	*bus = *bus > now ? *bus : now;
+	if (drive->moving_ns)
+		*bus += drive->moving_ns(io->write, io->nbytes, sim->in_service);
+	else if (per_s)
+		*bus += (io->nbytes * UINT64_C(1000000000) + per_s / 2) / per_s;
 	ns = *bus - now + drive->latency_ns;
 	if (drive->jitter_ns)
 		ns += sim_mix(flight->chance, 'j') % (drive->jitter_ns + 1);
@@ -187,29 +184,6 @@ static bool has_room(const struct sim *sim)
 	return false;
 }
 
-static struct timespec real_time_after_us(uint32_t us)
-{
-	struct timespec until;
-
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_nsec += us * 1000L;
-	until.tv_sec += until.tv_nsec / 1000000000L;
-	until.tv_nsec %= 1000000000L;
-	return until;
-}
-
-/* Whether more I/Os may still come before the clock advances; false after patience_us in vain. */
-static bool wait_for_more(struct sim *sim)
-{
-	struct timespec until;
-
-	if (!sim->drive.patience_us || sim->in_vain || !has_room(sim))
-		return false;
-	until = real_time_after_us(sim->drive.patience_us);
-	sim->in_vain = pthread_cond_timedwait(&sim->changed, &sim->lock, &until) != 0;
-	return true;
-}
-
 static void pass_time(struct sim *sim)
 {
 	struct sim_flight *flight = all_wait(sim, false) ? next_due(sim, sim->held) : NULL;
@@ -218,62 +192,40 @@ static void pass_time(struct sim *sim)
 		pthread_cond_wait(&sim->changed, &sim->lock);
 		return;
 	}
-	if (wait_for_more(sim))
+	/* More I/Os may still come before the clock advances. */
+	if (sim->drive.patience_us && !sim->in_vain && has_room(sim)) {
+		sim->in_vain = cond_wait_until(&sim->changed, &sim->lock,
+					       clock_ns() + sim->drive.patience_us * 1000u) != 0;
 		return;
-	if (flight->due_ns > sim->counts.now_ns)
-		sim->counts.now_ns = flight->due_ns;
+	}
+	complete(sim, flight);
 	complete_due(sim);
 }
 
 /* ---- The engine ---- */
 
-static struct sim_queue *queue_new(const struct engine_options *options)
-{
-	struct sim_queue *queue = calloc(1, sizeof(*queue));
-
-	MUST(queue);
-	queue->flights = calloc(options->depth, sizeof(*queue->flights));
-	queue->done = calloc(options->depth, sizeof(struct io *));
-	MUST(queue->flights && queue->done);
-	queue->sim = options->arg;
-	queue->options = *options;
-	for (unsigned i = 0; i < ENGINE_FILES; i++)
-		queue->files[i].fd = -1;
-	return queue;
-}
-
 static int queue_open(void **out, const struct engine_options *options, struct engine_facts *facts,
 		      char *reason, size_t reason_bytes)
 {
 	struct sim *sim = options->arg;
-	struct sim_queue *queue;
+	ENTER(sim);
+	struct sim_queue *queue = calloc(1, sizeof(*queue));
 
 	(void)reason;
 	(void)reason_bytes;
-	inject_pause();
-	queue = queue_new(options);
+	MUST(queue);
+	queue->flights = calloc(options->depth, sizeof(*queue->flights));
+	queue->done = calloc(options->depth, sizeof(struct io *));
+	MUST(queue->flights && queue->done);
+	queue->sim = sim;
+	queue->options = *options;
+	for (unsigned i = 0; i < ENGINE_FILES; i++)
+		queue->files[i].fd = -1;
 	queue->facts = facts;
 	facts->fixed_buffers = facts->fixed_files = true;
-	pthread_mutex_lock(&sim->lock);
 	LIST_INSERT_HEAD(&sim->queues, queue, link);
-	pthread_mutex_unlock(&sim->lock);
-	inject_resume();
 	*out = queue;
 	return 0;
-}
-
-static void check_io(const struct sim_queue *queue, const struct io *io)
-{
-	const char *data = io->data;
-
-	MUST(io->nbytes && io->index < queue->options.depth && !queue->flights[io->index].io);
-	if (io->file_slot >= 0)
-		MUST(queue->files[io->file_slot].fd == io->fd);
-	if (io->buffer_slot >= 0)
-		MUST(queue->regions[io->buffer_slot].data &&
-		     data >= queue->regions[io->buffer_slot].data &&
-		     data + io->nbytes <= queue->regions[io->buffer_slot].data +
-						  queue->regions[io->buffer_slot].nbytes);
 }
 
 /* The lowest slot with the same file: a number that does not depend on descriptors or inodes. */
@@ -292,10 +244,17 @@ static void take(struct sim_queue *queue, struct io *io)
 {
 	struct sim *sim = queue->sim;
 	struct sim_flight *flight = &queue->flights[io->index];
-
+	const char *data = io->data, *region;
 	uint64_t place;
 
-	check_io(queue, io);
+	MUST(io->nbytes && io->index < queue->options.depth && !flight->io);
+	if (io->file_slot >= 0)
+		MUST(queue->files[io->file_slot].fd == io->fd);
+	if (io->buffer_slot >= 0) {
+		region = queue->regions[io->buffer_slot].data;
+		MUST(region && data >= region &&
+		     data + io->nbytes <= region + queue->regions[io->buffer_slot].nbytes);
+	}
 	*flight = (struct sim_flight){.queue = queue, .io = io};
 	/* Its random number is of its direction, place and the number of earlier I/Os there. */
 	place = sim_mix(io->offset, 2 * file_number(queue, io) + io->write);
@@ -312,9 +271,8 @@ static int queue_submit(void *arg, struct io *const *ios, unsigned n)
 {
 	struct sim_queue *queue = arg;
 	struct sim *sim = queue->sim;
+	ENTER(sim);
 
-	inject_pause();
-	pthread_mutex_lock(&sim->lock);
 	MUST(n && queue->outstanding + n <= queue->options.depth);
 	sim->in_vain = false;
 	for (unsigned i = 0; i < n; i++)
@@ -322,22 +280,7 @@ static int queue_submit(void *arg, struct io *const *ios, unsigned n)
 	serve_waiting(sim);
 	queue->facts->submit_calls += queue->options.single_submit ? n : 1;
 	pthread_cond_broadcast(&sim->changed);
-	pthread_mutex_unlock(&sim->lock);
-	inject_resume();
 	return (int)n;
-}
-
-static unsigned give(struct sim_queue *queue, struct io **ios, unsigned max)
-{
-	unsigned n = queue->ndone < max ? queue->ndone : max;
-
-	memcpy(ios, queue->done, n * sizeof(struct io *));
-	queue->ndone -= n;
-	memmove(queue->done, queue->done + n, queue->ndone * sizeof(struct io *));
-	queue->outstanding -= n;
-	if (!queue->outstanding)
-		pthread_cond_broadcast(&queue->sim->changed);
-	return n;
 }
 
 static int queue_reap(void *arg, struct io **ios, unsigned max, unsigned min)
@@ -345,9 +288,8 @@ static int queue_reap(void *arg, struct io **ios, unsigned max, unsigned min)
 	struct sim_queue *queue = arg;
 	struct sim *sim = queue->sim;
 	unsigned n;
+	ENTER(sim);
 
-	inject_pause();
-	pthread_mutex_lock(&sim->lock);
 	MUST(min <= queue->outstanding && min <= max);
 	queue->facts->reap_calls++;
 	queue->awaited = min;
@@ -359,50 +301,42 @@ static int queue_reap(void *arg, struct io **ios, unsigned max, unsigned min)
 		queue->interrupted = false;
 	if (min == 1)
 		queue->woken = false;
-	n = give(queue, ios, max);
-	pthread_mutex_unlock(&sim->lock);
-	inject_resume();
+	n = queue->ndone < max ? queue->ndone : max;
+	memcpy(ios, queue->done, n * sizeof(struct io *));
+	queue->ndone -= n;
+	memmove(queue->done, queue->done + n, queue->ndone * sizeof(struct io *));
+	queue->outstanding -= n;
+	if (!queue->outstanding)
+		pthread_cond_broadcast(&sim->changed);
 	return (int)n;
 }
 
 static void queue_wake(void *arg, bool any)
 {
 	struct sim_queue *queue = arg;
+	ENTER(queue->sim);
 
-	pthread_mutex_lock(&queue->sim->lock);
 	queue->woken |= !any;
 	queue->interrupted |= any;
 	pthread_cond_broadcast(&queue->sim->changed);
-	pthread_mutex_unlock(&queue->sim->lock);
-}
-
-static void unset_file(struct sim_queue *queue, unsigned slot)
-{
-	struct sim_file *file = queue->files[slot].file;
-
-	queue->files[slot].fd = -1;
-	queue->files[slot].file = NULL;
-	if (!file)
-		return;
-	file->users--;
-	sim_file_done(file);
 }
 
 static int queue_set_file(void *arg, unsigned slot, int fd)
 {
 	struct sim_queue *queue = arg;
+	ENTER(queue->sim);
+	struct sim_file *before, *file = fd >= 0 ? sim_file_of(queue->sim, fd) : NULL;
 
 	MUST(slot < ENGINE_FILES);
-	inject_pause();
-	pthread_mutex_lock(&queue->sim->lock);
-	unset_file(queue, slot);
-	if (fd >= 0) {
-		queue->files[slot].fd = fd;
-		queue->files[slot].file = sim_file_of(queue->sim, fd);
-		queue->files[slot].file->users++;
+	before = queue->files[slot].file;
+	queue->files[slot].fd = fd;
+	queue->files[slot].file = file;
+	if (file)
+		file->users++;
+	if (before) {
+		before->users--;
+		sim_file_done(before);
 	}
-	pthread_mutex_unlock(&queue->sim->lock);
-	inject_resume();
 	return 0;
 }
 
@@ -419,19 +353,15 @@ static int queue_set_buffer(void *arg, unsigned slot, void *data, size_t nbytes)
 static void queue_close(void *arg)
 {
 	struct sim_queue *queue = arg;
-	struct sim *sim = queue->sim;
 
-	inject_pause();
-	pthread_mutex_lock(&sim->lock);
 	MUST(!queue->outstanding);
 	for (unsigned i = 0; i < ENGINE_FILES; i++)
-		unset_file(queue, i);
+		queue_set_file(queue, i, -1);
+	ENTER(queue->sim);
 	LIST_REMOVE(queue, link);
-	pthread_mutex_unlock(&sim->lock);
 	free(queue->flights);
 	free(queue->done);
 	free(queue);
-	inject_resume();
 }
 
 const struct engine_ops engine_sim = {
@@ -449,17 +379,17 @@ const struct engine_ops engine_sim = {
 
 void sim_fault(struct sim *sim, const struct sim_rule *rule)
 {
-	pthread_mutex_lock(&sim->lock);
+	ENTER(sim);
+
 	MUST(sim->nrules < SIM_RULES_MAX);
 	sim->rules[sim->nrules++] = (struct sim_active_rule){.rule = *rule};
-	pthread_mutex_unlock(&sim->lock);
 }
 
 void sim_no_faults(struct sim *sim)
 {
-	pthread_mutex_lock(&sim->lock);
+	ENTER(sim);
+
 	sim->nrules = 0;
-	pthread_mutex_unlock(&sim->lock);
 }
 
 void sim_fail(struct sim *sim, enum nvs_direction direction, uint64_t after, int error,
@@ -475,80 +405,71 @@ void sim_fail(struct sim *sim, enum nvs_direction direction, uint64_t after, int
 
 void sim_hold(struct sim *sim, unsigned directions)
 {
-	pthread_mutex_lock(&sim->lock);
+	ENTER(sim);
+
 	sim->held |= directions;
-	pthread_mutex_unlock(&sim->lock);
 }
 
 void sim_go(struct sim *sim, unsigned directions)
 {
-	pthread_mutex_lock(&sim->lock);
+	ENTER(sim);
+
 	sim->held &= ~directions;
 	pthread_cond_broadcast(&sim->changed);
-	pthread_mutex_unlock(&sim->lock);
 }
 
 void sim_await_workers(struct sim *sim)
 {
-	pthread_mutex_lock(&sim->lock);
-	for (unsigned i = 0; i < LOOK_TIMES && !all_wait(sim, true); i++) {
-		struct timespec until = real_time_after_us(LOOK_US);
+	ENTER(sim);
 
+	for (unsigned i = 0; i < LOOK_TIMES && !all_wait(sim, true); i++) {
 		/* A worker without I/Os may be idle for good. */
 		if (i >= LOOK_TIMES_IDLE && all_wait(sim, false))
 			break;
-		pthread_cond_timedwait(&sim->changed, &sim->lock, &until);
+		cond_wait_until(&sim->changed, &sim->lock, clock_ns() + LOOK_NS);
 	}
-	pthread_mutex_unlock(&sim->lock);
 }
 
 unsigned sim_complete(struct sim *sim, unsigned n)
 {
 	struct sim_flight *flight;
 	unsigned did = 0;
+	ENTER(sim);
 
-	inject_pause();
-	pthread_mutex_lock(&sim->lock);
-	while (did < n && (flight = next_due(sim, 0)) != NULL) {
+	for (; did < n && (flight = next_due(sim, 0)) != NULL; did++)
 		complete(sim, flight);
-		did++;
-	}
-	pthread_mutex_unlock(&sim->lock);
-	inject_resume();
 	return did;
 }
 
 void sim_get(struct sim *sim, struct sim_counts *counts)
 {
-	pthread_mutex_lock(&sim->lock);
+	ENTER(sim);
+
 	*counts = sim->counts;
-	pthread_mutex_unlock(&sim->lock);
 }
 
 uint64_t sim_ios(struct sim *sim, enum nvs_direction direction)
 {
-	struct sim_counts counts;
+	ENTER(sim);
 
-	sim_get(sim, &counts);
-	return counts.ios[direction];
+	return sim->counts.ios[direction];
 }
 
 void sim_forget_counts(struct sim *sim)
 {
-	pthread_mutex_lock(&sim->lock);
+	ENTER(sim);
+
 	for (int direction = 0; direction < 2; direction++)
 		sim->counts.ios[direction] = sim->counts.bytes[direction] = 0;
-	pthread_mutex_unlock(&sim->lock);
 }
 
 bool sim_await_in_flight(struct sim *sim, uint64_t n)
 {
 	uint64_t deadline = deadline_ns(AWAIT_MS);
 	int rc = 0;
+	ENTER(sim);
 
-	pthread_mutex_lock(&sim->lock);
 	while (sim->counts.in_flight < n && !rc)
 		rc = cond_wait_until(&sim->changed, &sim->lock, deadline);
-	pthread_mutex_unlock(&sim->lock);
 	return !rc;
 }

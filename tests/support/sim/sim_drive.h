@@ -70,7 +70,7 @@ struct sim_rule {
 	uint32_t ppm;	    /* the probability of each, in millionths; 0: certain */
 };
 
-/* NULL: out of memory. All queues opened with it belong to the same drive. */
+/* All queues opened with it belong to the same drive. */
 struct sim *sim_open(const struct sim_drive *drive);
 /* All queues must be closed. */
 void sim_close(struct sim *sim);

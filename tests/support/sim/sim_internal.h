@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The simulated drive's structures: an I/O in flight, a queue, a file, and a write or the
- * change of a name that is not durable yet. All of them are under the drive's lock.
+ * The simulated drive's structures: an I/O in flight, a queue, a file, and a write that is not
+ * durable yet. All of them are under the drive's lock.
  */
 #ifndef TESTS_SUPPORT_SIM_SIM_INTERNAL_H
 #define TESTS_SUPPORT_SIM_SIM_INTERNAL_H
@@ -60,7 +60,7 @@ struct sim_queue {
 };
 
 struct sim_write {
-	STAILQ_ENTRY(sim_write) link;
+	TAILQ_ENTRY(sim_write) link;
 	struct sim_file *file;
 	uint64_t offset, nbytes;
 	uint64_t file_bytes; /* the file's length before it */
@@ -68,27 +68,6 @@ struct sim_write {
 	bool durable;	     /* the write itself is durable, but not the write it replaced */
 	char *old, *new;
 	char bytes[];
-};
-
-/* A directory in which names have changed that are not durable. */
-struct sim_directory {
-	LIST_ENTRY(sim_directory) link;
-	dev_t dev;
-	ino_t ino;
-	int fd;	       /* the drive's own descriptor */
-	unsigned uses; /* changes that name it */
-};
-
-/* A name that was made, removed or replaced, and is not durable. */
-struct sim_name {
-	TAILQ_ENTRY(sim_name) link;
-	enum inject_change change;
-	struct sim_directory *in;
-	struct sim_directory *removed; /* the directory that had the name; NULL: a file had it */
-	int fd;			       /* the file that was removed or replaced; -1: none */
-	bool lost;		       /* the power failure takes it back */
-	char name[NAME_MAX + 1];
-	char to[NAME_MAX + 1]; /* of a renaming */
 };
 
 struct sim_active_rule {
@@ -110,15 +89,21 @@ struct sim {
 	unsigned in_service;
 	uint64_t bus_free_ns[2];
 	struct sim_counts counts;
-	uint32_t *touched; /* hashed by place; a collision only adds the counts */
+	uint32_t touched[SIM_PLACES]; /* hashed by place; a collision only adds the counts */
 
 	bool remembers, crashed;
-	uint64_t crash_after;		 /* I/Os and syncs left before the failure; 0: none */
-	STAILQ_HEAD(, sim_write) writes; /* writes that can still be lost, in their order */
+	uint64_t crash_after; /* I/Os and syncs left before the failure; 0: none */
+	TAILQ_HEAD(sim_writes, sim_write) writes; /* that can still be lost, in their order */
 	LIST_HEAD(, sim_directory) directories;
 	TAILQ_HEAD(sim_names, sim_name) names; /* changes that can still be lost, in their order */
 	struct inject_observer observer;
 };
+
+/* Until the end of the block: the lock, under which the thread's calls are the drive's own. */
+#define ENTER(drive)                                                                               \
+	struct sim *entered __attribute__((cleanup(sim_leave), unused)) = sim_enter(drive)
+struct sim *sim_enter(struct sim *sim);
+void sim_leave(struct sim **entered);
 
 /* Returns a hash of both. */
 uint64_t sim_mix(uint64_t a, uint64_t b);
@@ -140,13 +125,6 @@ int sim_move(struct sim *sim, const struct sim_flight *flight);
 /* Saves the bytes about to be overwritten, if writes are remembered. */
 void sim_note_write(struct sim *sim, struct sim_file *file, int fd, const void *data,
 		    uint64_t nbytes, uint64_t offset, bool durable);
-/* Around a change of a name: the observer's functions. */
-void sim_before_name(void *arg, struct inject_name *name);
-void sim_after_name(void *arg, struct inject_name *name, bool done);
-/* The changes of names in the directory, or in all if dev is 0, can't be lost any more. */
-void sim_names_synced(struct sim *sim, dev_t dev, ino_t ino);
-/* Takes back the changes of names that the power failure loses, and forgets all. */
-void sim_names_crashed(struct sim *sim, enum sim_crash how, uint64_t chance);
 /* Counts an I/O, plain write, sync or change of a name; the power may fail at it. */
 void sim_count_down(struct sim *sim);
 

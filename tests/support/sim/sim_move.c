@@ -9,30 +9,22 @@
 
 /* ---- Files ---- */
 
-static uint32_t unit_of(int fd)
-{
-	struct statx st;
-
-	if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &st) || !(st.stx_mask & STATX_DIOALIGN) ||
-	    st.stx_dio_offset_align < SIM_SECTOR)
-		return SIM_SECTOR;
-	return st.stx_dio_offset_align;
-}
-
 struct sim_file *sim_file_of(struct sim *sim, int fd)
 {
 	struct sim_file *file;
 	struct stat st;
+	struct statx stx;
 
 	MUST(!fstat(fd, &st));
-	for (file = LIST_FIRST(&sim->files); file; file = LIST_NEXT(file, link)) {
+	for (file = LIST_FIRST(&sim->files); file; file = LIST_NEXT(file, link))
 		if (file->dev == st.st_dev && file->ino == st.st_ino)
 			return file;
-	}
 	file = calloc(1, sizeof(*file));
 	MUST(file);
-	*file = (struct sim_file){
-		.dev = st.st_dev, .ino = st.st_ino, .unit = unit_of(fd), .fd = -1};
+	*file = (struct sim_file){.dev = st.st_dev, .ino = st.st_ino, .unit = SIM_SECTOR, .fd = -1};
+	if (!statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &stx) && stx.stx_mask & STATX_DIOALIGN &&
+	    stx.stx_dio_offset_align > SIM_SECTOR)
+		file->unit = stx.stx_dio_offset_align;
 	LIST_INSERT_HEAD(&sim->files, file, link);
 	return file;
 }
@@ -77,28 +69,21 @@ static struct sim_file *file_behind(struct sim *sim, const struct sim_flight *fl
 
 /* ---- Choosing the fault ---- */
 
-static bool matches(struct sim *sim, const struct sim_rule *rule, const struct sim_flight *flight)
+static bool strikes(struct sim *sim, unsigned index, const struct sim_flight *flight)
 {
+	struct sim_active_rule *active = &sim->rules[index];
+	const struct sim_rule *rule = &active->rule;
 	const struct io *io = flight->io;
-	bool both = !rule->reads && !rule->writes;
+	uint64_t first = rule->first ? rule->first : 1;
 
-	if (io->write ? !both && !rule->writes : !both && !rule->reads)
+	if (rule->reads != rule->writes && rule->writes != io->write)
 		return false;
 	if (!io->write &&
 	    (rule->fault == SIM_TORN || rule->fault == SIM_LOST || rule->fault == SIM_MISPLACED))
 		return false;
 	if (rule->fault == SIM_SHORT && io->nbytes <= file_behind(sim, flight)->unit)
 		return false;
-	return !rule->to || (io->offset < rule->to && io->offset + io->nbytes > rule->from);
-}
-
-static bool strikes(struct sim *sim, unsigned index, const struct sim_flight *flight)
-{
-	struct sim_active_rule *active = &sim->rules[index];
-	const struct sim_rule *rule = &active->rule;
-	uint64_t first = rule->first ? rule->first : 1;
-
-	if (!matches(sim, rule, flight))
+	if (rule->to && (io->offset >= rule->to || io->offset + io->nbytes <= rule->from))
 		return false;
 	active->matched++;
 	if (active->matched < first || (rule->times && active->matched - first >= rule->times))
@@ -200,30 +185,26 @@ static int flipped(struct sim *sim, const struct sim_flight *flight)
 	return rc;
 }
 
-static int shortened(struct sim *sim, const struct sim_flight *flight)
-{
-	const struct io *io = flight->io;
-	uint32_t unit = file_behind(sim, flight)->unit;
-	uint64_t n = 1 + sim_mix(flight->chance, 's') % ((io->nbytes - 1) / unit);
-
-	return part(sim, flight, io->data, n * unit, io->offset);
-}
-
 int sim_move(struct sim *sim, const struct sim_flight *flight)
 {
+	const struct io *io = flight->io;
+	uint64_t n;
+
 	if (sim->crashed)
 		return -EIO;
 	if (!flight->faulty)
-		return sim->drive.still ? (int)flight->io->nbytes : whole(sim, flight);
+		return sim->drive.still ? (int)io->nbytes : whole(sim, flight);
 	switch (flight->fault.fault) {
 	case SIM_ERROR:
 		return -flight->fault.error;
 	case SIM_SHORT:
-		return shortened(sim, flight);
+		n = file_behind(sim, flight)->unit;
+		n *= 1 + sim_mix(flight->chance, 's') % ((io->nbytes - 1) / n);
+		return part(sim, flight, io->data, n, io->offset);
 	case SIM_TORN:
 		return torn(sim, flight);
 	case SIM_LOST:
-		return (int)flight->io->nbytes;
+		return (int)io->nbytes;
 	case SIM_MISPLACED:
 		return misplaced(sim, flight);
 	case SIM_FLIP:

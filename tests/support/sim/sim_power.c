@@ -1,27 +1,258 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The simulated drive's power failures: which writes can be lost, and what is left of them. A write
- * can be lost until a later sync of its file, unless it was durable by itself. Names
- * are lost by sim_names.c; other metadata of the file system (sizes, reserved space) is not lost.
+ * The simulated drive's power failures: which writes and names can be lost, and what is left of
+ * them. A write can be lost until a later sync of its file, unless it was durable by itself; a
+ * change of a name until its directory is synced. A removed file is held by a descriptor, so that
+ * its bytes can come back. Other metadata of the file system (sizes, reserved space) is not lost.
  */
 #include "support/sim/sim_internal.h"
 
+#include <sys/sendfile.h>
+
+/* A directory in which names have changed that are not durable. */
+struct sim_directory {
+	LIST_ENTRY(sim_directory) link;
+	dev_t dev;
+	ino_t ino;
+	int fd;	       /* the drive's own descriptor */
+	unsigned uses; /* changes that name it */
+};
+
+/* A name that was made, removed or replaced, and is not durable. */
+struct sim_name {
+	TAILQ_ENTRY(sim_name) link;
+	enum inject_change change;
+	struct sim_directory *in;
+	struct sim_directory *removed; /* the directory that had the name; NULL: a file had it */
+	int fd;			       /* the file that was removed or replaced; -1: none */
+	bool lost;		       /* the power failure takes it back */
+	char name[NAME_MAX + 1];
+	char to[NAME_MAX + 1]; /* of a renaming */
+};
+
+/* ---- Names ---- */
+
+/* Takes the descriptor. */
+static struct sim_directory *directory_of(struct sim *sim, int fd)
+{
+	struct sim_directory *one;
+	struct stat st;
+
+	MUST(fd >= 0 && !fstat(fd, &st));
+	for (one = LIST_FIRST(&sim->directories); one; one = LIST_NEXT(one, link))
+		if (one->dev == st.st_dev && one->ino == st.st_ino)
+			break;
+	if (one) {
+		close(fd);
+	} else {
+		one = malloc(sizeof(*one));
+		MUST(one);
+		*one = (struct sim_directory){.dev = st.st_dev, .ino = st.st_ino, .fd = fd};
+		LIST_INSERT_HEAD(&sim->directories, one, link);
+	}
+	one->uses++;
+	return one;
+}
+
+static void directory_done(struct sim_directory *one)
+{
+	if (!one || --one->uses)
+		return;
+	close(one->fd);
+	LIST_REMOVE(one, link);
+	free(one);
+}
+
+/* The descriptor of the path's directory, and the last name. -1: there is no such directory. */
+static int open_above(int from, const char *path, char name[NAME_MAX + 1])
+{
+	const char *slash = strrchr(path, '/');
+	char above[PATH_MAX];
+
+	snprintf(name, NAME_MAX + 1, "%s", slash ? slash + 1 : path);
+	snprintf(above, sizeof(above), "%.*s", slash ? (int)(slash + 1 - path) : 1,
+		 slash ? path : ".");
+	return openat(from, above, O_PATH | O_DIRECTORY | O_CLOEXEC);
+}
+
+/* 0: there is nothing of that name. */
+static mode_t type_of(int fd, const char *name)
+{
+	struct stat st;
+
+	return fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) ? 0 : st.st_mode & S_IFMT;
+}
+
+static void hold_removed(struct sim *sim, struct sim_name *one, const char *name)
+{
+	mode_t type = type_of(one->in->fd, name);
+
+	if (type == S_IFREG)
+		one->fd = openat(one->in->fd, name, O_RDONLY | O_CLOEXEC);
+	else if (type == S_IFDIR)
+		one->removed = directory_of(
+			sim, openat(one->in->fd, name, O_PATH | O_DIRECTORY | O_CLOEXEC));
+	MUST(type != S_IFREG || one->fd >= 0);
+}
+
+static void name_done(struct sim_name *one)
+{
+	directory_done(one->in);
+	directory_done(one->removed);
+	if (one->fd >= 0)
+		close(one->fd);
+	free(one);
+}
+
+static void before_name(void *arg, struct inject_name *name)
+{
+	struct sim *sim = arg;
+	ENTER(sim);
+	struct sim_name *one = malloc(sizeof(*one));
+	int fd;
+	mode_t type;
+
+	MUST(one);
+	*one = (struct sim_name){.change = name->change, .fd = -1};
+	fd = open_above(name->from, name->path, one->name);
+	if (fd >= 0)
+		one->in = directory_of(sim, fd);
+	type = fd >= 0 ? type_of(one->in->fd, one->name) : 0;
+	/* Symbolic links, devices and the like are not of the library's making. */
+	if (fd < 0 || (one->change == INJECT_MAKES ? type : type != S_IFREG && type != S_IFDIR)) {
+		name_done(one);
+		return;
+	}
+	name->note = one;
+	if (one->change == INJECT_REMOVES)
+		hold_removed(sim, one, one->name);
+	if (one->change != INJECT_RENAMES)
+		return;
+	/* Only within a directory. */
+	fd = open_above(name->from, name->to, one->to);
+	MUST(fd >= 0 && directory_of(sim, fd) == one->in);
+	one->in->uses--;
+	hold_removed(sim, one, one->to);
+}
+
+static void after_name(void *arg, struct inject_name *name, bool done)
+{
+	struct sim_name *one = name->note;
+	struct sim *sim = arg;
+	ENTER(sim);
+
+	if (one && done) {
+		/* It began before the power failed, and ended after it. */
+		one->lost = sim->crashed;
+		TAILQ_INSERT_TAIL(&sim->names, one, link);
+		if (!sim->crashed)
+			sim_count_down(sim);
+	} else if (one) {
+		name_done(one);
+	}
+}
+
+/* The changes of names in the directory, or in all if dev is 0, can't be lost any more. */
+static void names_synced(struct sim *sim, dev_t dev, ino_t ino)
+{
+	struct sim_name *one, *next;
+
+	for (one = TAILQ_FIRST(&sim->names); one; one = next) {
+		next = TAILQ_NEXT(one, link);
+		if (dev && (one->in->dev != dev || one->in->ino != ino))
+			continue;
+		TAILQ_REMOVE(&sim->names, one, link);
+		name_done(one);
+	}
+}
+
+static bool touch_one_name(const struct sim_name *a, const struct sim_name *b)
+{
+	if (a->in != b->in)
+		return false;
+	return !strcmp(a->name, b->name) || !strcmp(a->name, b->to) || !strcmp(a->to, b->name) ||
+	       (a->to[0] && !strcmp(a->to, b->to));
+}
+
+/* Unless the directory is gone, too. */
+static void bring_back_file(const struct sim_name *one, const char *name)
+{
+	int to = one->fd < 0
+			 ? -1
+			 : openat(one->in->fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	off_t at = 0;
+	ssize_t n;
+
+	MUST(to >= 0 || one->fd < 0 || errno == ENOENT);
+	do
+		n = to >= 0 ? sendfile(to, one->fd, &at, 1 << 20) : 0;
+	while (n > 0);
+	MUST(!n);
+	if (to >= 0)
+		close(to);
+}
+
+static void take_back(const struct sim_name *one)
+{
+	char path[NAME_MAX + 64];
+
+	switch (one->change) {
+	case INJECT_MAKES:
+		snprintf(path, sizeof(path), "/proc/self/fd/%d/%s", one->in->fd, one->name);
+		MUST(!remove_tree(path));
+		return;
+	case INJECT_REMOVES:
+		bring_back_file(one, one->name);
+		if (!one->removed)
+			return;
+		if (mkdirat(one->in->fd, one->name, 0700)) {
+			MUST(errno == ENOENT);
+			return;
+		}
+		close(one->removed->fd);
+		one->removed->fd = openat(one->in->fd, one->name, O_PATH | O_DIRECTORY | O_CLOEXEC);
+		MUST(one->removed->fd >= 0);
+		return;
+	case INJECT_RENAMES:
+		MUST(!renameat(one->in->fd, one->to, one->in->fd, one->name));
+		bring_back_file(one, one->to);
+	}
+}
+
+/* Takes back the changes of names that the power failure loses, and forgets all. */
+static void names_crashed(struct sim *sim, enum sim_crash how, uint64_t chance)
+{
+	struct sim_name *one, *before;
+
+	/* A change is lost with the one before it of the same name. */
+	for (one = TAILQ_FIRST(&sim->names); one; one = TAILQ_NEXT(one, link)) {
+		chance = sim_mix(chance, one->change);
+		one->lost |= how == SIM_LOSE || (how != SIM_KEEP && chance % 2);
+		for (before = TAILQ_FIRST(&sim->names); before != one;
+		     before = TAILQ_NEXT(before, link))
+			one->lost |= before->lost && touch_one_name(before, one);
+	}
+	for (one = TAILQ_LAST(&sim->names, sim_names); one; one = TAILQ_PREV(one, sim_names, link))
+		if (one->lost)
+			take_back(one);
+	names_synced(sim, 0, 0);
+}
+
+/* ---- Writes ---- */
+
+/* Those of the file, or of all, can't be lost any more. */
 static void forget(struct sim *sim, const struct sim_file *file)
 {
-	STAILQ_HEAD(, sim_write) kept = STAILQ_HEAD_INITIALIZER(kept);
+	struct sim_write *one, *next;
 
-	while (!STAILQ_EMPTY(&sim->writes)) {
-		struct sim_write *one = STAILQ_FIRST(&sim->writes);
-
-		STAILQ_REMOVE_HEAD(&sim->writes, link);
-		if (file && one->file != file) {
-			STAILQ_INSERT_TAIL(&kept, one, link);
+	for (one = TAILQ_FIRST(&sim->writes); one; one = next) {
+		next = TAILQ_NEXT(one, link);
+		if (file && one->file != file)
 			continue;
-		}
+		TAILQ_REMOVE(&sim->writes, one, link);
 		one->file->writes--;
 		free(one);
 	}
-	STAILQ_CONCAT(&sim->writes, &kept);
 }
 
 void sim_note_write(struct sim *sim, struct sim_file *file, int fd, const void *data,
@@ -46,7 +277,7 @@ void sim_note_write(struct sim *sim, struct sim_file *file, int fd, const void *
 	MUST(had >= 0);
 	one->old_bytes = (uint64_t)had;
 	memcpy(one->new, data, nbytes);
-	STAILQ_INSERT_TAIL(&sim->writes, one, link);
+	TAILQ_INSERT_TAIL(&sim->writes, one, link);
 	file->writes++;
 }
 
@@ -74,21 +305,16 @@ static void crash(struct sim *sim)
 
 void sim_crash(struct sim *sim)
 {
-	inject_pause();
-	pthread_mutex_lock(&sim->lock);
+	ENTER(sim);
+
 	crash(sim);
-	pthread_mutex_unlock(&sim->lock);
-	inject_resume();
 }
 
 bool sim_has_crashed(struct sim *sim)
 {
-	bool crashed;
+	ENTER(sim);
 
-	pthread_mutex_lock(&sim->lock);
-	crashed = sim->crashed;
-	pthread_mutex_unlock(&sim->lock);
-	return crashed;
+	return sim->crashed;
 }
 
 void sim_count_down(struct sim *sim)
@@ -100,44 +326,38 @@ void sim_count_down(struct sim *sim)
 static void before_write(void *arg, int fd, const void *data, size_t nbytes, uint64_t offset)
 {
 	struct sim *sim = arg;
+	ENTER(sim);
 
-	inject_pause();
-	pthread_mutex_lock(&sim->lock);
-	if (!sim->crashed) {
-		sim_note_write(sim, sim_file_of(sim, fd), fd, data, nbytes, offset, false);
-		sim_count_down(sim);
-	}
-	pthread_mutex_unlock(&sim->lock);
-	inject_resume();
+	if (sim->crashed)
+		return;
+	sim_note_write(sim, sim_file_of(sim, fd), fd, data, nbytes, offset, false);
+	sim_count_down(sim);
 }
 
 static void synced(void *arg, int fd)
 {
 	struct sim *sim = arg;
 	struct stat st;
+	ENTER(sim);
 
-	inject_pause();
 	MUST(!fstat(fd, &st));
-	pthread_mutex_lock(&sim->lock);
-	if (!sim->crashed) {
-		if (S_ISDIR(st.st_mode))
-			sim_names_synced(sim, st.st_dev, st.st_ino);
-		else if (!sim->drive.lies)
-			forget(sim, sim_file_of(sim, fd));
-		sim_count_down(sim);
-	}
-	pthread_mutex_unlock(&sim->lock);
-	inject_resume();
+	if (sim->crashed)
+		return;
+	if (S_ISDIR(st.st_mode))
+		names_synced(sim, st.st_dev, st.st_ino);
+	else if (!sim->drive.lies)
+		forget(sim, sim_file_of(sim, fd));
+	sim_count_down(sim);
 }
 
 void sim_remember(struct sim *sim, uint64_t crash_after)
 {
-	pthread_mutex_lock(&sim->lock);
+	ENTER(sim);
+
 	sim->remembers = true;
 	sim->crash_after = crash_after;
-	sim->observer = (struct inject_observer){
-		sim, before_write, synced, sim_before_name, sim_after_name, NULL};
-	pthread_mutex_unlock(&sim->lock);
+	sim->observer = (struct inject_observer){sim,	      before_write, synced,
+						 before_name, after_name,   NULL};
 	inject_observe(&sim->observer);
 }
 
@@ -149,31 +369,6 @@ static void put(const struct sim_write *one, const char *data, uint64_t from, ui
 	     (ssize_t)(to - from));
 }
 
-static void undo(const struct sim_write *one)
-{
-	struct stat st;
-
-	put(one, one->old, 0, one->old_bytes);
-	MUST(!fstat(one->file->fd, &st));
-	if (S_ISREG(st.st_mode) && one->file_bytes < one->offset + one->nbytes)
-		MUST(!ftruncate(one->file->fd, (off_t)one->file_bytes));
-}
-
-/* A drive writes whole sectors of the file. */
-static void tear(const struct sim_write *one, uint64_t chance)
-{
-	uint64_t from = 0;
-
-	while (from < one->nbytes) {
-		uint64_t to = from + SIM_SECTOR - (one->offset + from) % SIM_SECTOR;
-
-		to = to < one->nbytes ? to : one->nbytes;
-		if (sim_mix(chance, from) % 2)
-			put(one, one->new, from, to);
-		from = to;
-	}
-}
-
 static void redo(const struct sim_write *one, enum sim_crash how, uint64_t chance)
 {
 	if (one->durable)
@@ -182,47 +377,40 @@ static void redo(const struct sim_write *one, enum sim_crash how, uint64_t chanc
 		how = (enum sim_crash)(chance % SIM_ANY);
 	if (how == SIM_KEEP)
 		put(one, one->new, 0, one->nbytes);
-	else if (how == SIM_TEAR)
-		tear(one, chance);
-}
-
-/* Undoing from the newest write back restores the last durable contents. */
-static void undo_all(struct sim *sim)
-{
-	size_t n = 0, i = 0;
-	struct sim_write *one, **all;
-
-	for (one = STAILQ_FIRST(&sim->writes); one; one = STAILQ_NEXT(one, link))
-		n++;
-	all = calloc(n + 1, sizeof(*all));
-	MUST(all);
-	for (one = STAILQ_FIRST(&sim->writes); one; one = STAILQ_NEXT(one, link))
-		all[i++] = one;
-	while (i)
-		undo(all[--i]);
-	free(all);
+	/* A drive writes whole sectors of the file. */
+	for (uint64_t from = 0, to; how == SIM_TEAR && from < one->nbytes; from = to) {
+		to = from + SIM_SECTOR - (one->offset + from) % SIM_SECTOR;
+		to = to < one->nbytes ? to : one->nbytes;
+		if (sim_mix(chance, from) % 2)
+			put(one, one->new, from, to);
+	}
 }
 
 void sim_crashed(struct sim *sim, enum sim_crash how)
 {
 	struct sim_write *one;
 	uint64_t chance = sim_mix(sim->drive.seed, sim->counts.ios[1]);
+	struct stat st;
 
 	inject_observe(NULL);
 	inject_stop(NULL);
-	inject_pause();
-	pthread_mutex_lock(&sim->lock);
+	ENTER(sim);
 	MUST(LIST_EMPTY(&sim->queues));
-	undo_all(sim);
-	for (one = STAILQ_FIRST(&sim->writes); one; one = STAILQ_NEXT(one, link)) {
+	/* Undoing from the newest write back restores the last durable contents. */
+	for (one = TAILQ_LAST(&sim->writes, sim_writes); one;
+	     one = TAILQ_PREV(one, sim_writes, link)) {
+		put(one, one->old, 0, one->old_bytes);
+		MUST(!fstat(one->file->fd, &st));
+		if (S_ISREG(st.st_mode) && one->file_bytes < one->offset + one->nbytes)
+			MUST(!ftruncate(one->file->fd, (off_t)one->file_bytes));
+	}
+	for (one = TAILQ_FIRST(&sim->writes); one; one = TAILQ_NEXT(one, link)) {
 		chance = sim_mix(chance, one->offset);
 		redo(one, how, chance);
 	}
-	sim_names_crashed(sim, how, sim_mix(chance, 'n'));
+	names_crashed(sim, how, sim_mix(chance, 'n'));
 	forget(sim, NULL);
 	sim_forget_files(sim);
 	sim->remembers = sim->crashed = false;
 	sim->crash_after = 0;
-	pthread_mutex_unlock(&sim->lock);
-	inject_resume();
 }

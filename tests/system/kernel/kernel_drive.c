@@ -28,11 +28,6 @@ static void set_immutable(const struct kernel_drive *drive, bool immutable)
 	close(fd);
 }
 
-static void set_length(const struct kernel_drive *drive, uint64_t nbytes)
-{
-	assert_int_equal(truncate(drive->backing, (off_t)nbytes), 0);
-}
-
 /* With request 0 the device is synced. */
 static void call_device(const struct kernel_drive *drive, unsigned long request)
 {
@@ -54,7 +49,7 @@ void kernel_drive_make(struct kernel_drive *drive, uint64_t nbytes)
 				       .backing = path_in(memory, "drive"),
 				       .gone = path_in(memory, "gone")};
 	close(open(drive->backing, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-	set_length(drive, nbytes);
+	assert_int_equal(truncate(drive->backing, (off_t)nbytes), 0);
 	drive->device = loop_device_over(drive->backing, &why);
 	if (!drive->device)
 		SKIP("%s", why);
@@ -124,7 +119,7 @@ void kernel_drive_cut(struct kernel_drive *drive, uint64_t from)
 {
 	assert_true(from && from % PAGE == 0 && from < drive->nbytes);
 	copy_data(drive->backing, drive->gone, (off_t)from);
-	set_length(drive, from);
+	assert_int_equal(truncate(drive->backing, (off_t)from), 0);
 	set_immutable(drive, true);
 	/* Reads of a raw device must not find in the page cache what the drive has lost. */
 	if (!drive->directory)
@@ -134,7 +129,7 @@ void kernel_drive_cut(struct kernel_drive *drive, uint64_t from)
 void kernel_drive_mend_blank(struct kernel_drive *drive)
 {
 	set_immutable(drive, false);
-	set_length(drive, drive->nbytes);
+	assert_int_equal(truncate(drive->backing, (off_t)drive->nbytes), 0);
 	assert_int_equal(unlink(drive->gone), 0);
 }
 
@@ -150,18 +145,12 @@ void kernel_drive_resize(struct kernel_drive *drive)
 	call_device(drive, LOOP_SET_CAPACITY);
 }
 
-size_t kernel_engines(enum nvs_ioengine engines[3])
+bool engine_works(enum nvs_ioengine ioengine)
 {
-	static const enum nvs_ioengine all[] = {NVS_IOENGINE_IO_URING, NVS_IOENGINE_LIBAIO,
-						NVS_IOENGINE_POSIX};
 	char reason[192];
-	size_t n = 0;
+	int rc = ioengine_try(ioengine, reason, sizeof(reason));
 
-	for (size_t i = 0; i < LENGTH(all); i++) {
-		if (!ioengine_try(all[i], reason, sizeof(reason)))
-			engines[n++] = all[i];
-		else
-			print_message("without %s: %s\n", nvs_ioengine_name(all[i]), reason);
-	}
-	return n;
+	if (rc)
+		print_message("without %s: %s\n", nvs_ioengine_name(ioengine), reason);
+	return !rc;
 }

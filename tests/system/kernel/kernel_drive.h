@@ -38,7 +38,7 @@ void kernel_drive_mend_blank(struct kernel_drive *drive);
 /* Sets the device's size to that of its file, after kernel_drive_cut() or a mend. */
 void kernel_drive_resize(struct kernel_drive *drive);
 
-/* Those of io_uring, libaio and posix that work here; returns their number. */
-size_t kernel_engines(enum nvs_ioengine engines[3]);
+/* Whether the engine works here; otherwise prints the reason. */
+bool engine_works(enum nvs_ioengine ioengine);
 
 #endif

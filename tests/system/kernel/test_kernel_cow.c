@@ -10,18 +10,6 @@
 
 ONE_ENGINE
 
-static const char *mounted(const char *type, uint64_t nbytes, unsigned sector_bytes)
-{
-	const char *why = NULL, *directory;
-
-	if (geteuid())
-		SKIP("a file system on a loop device needs root");
-	directory = loop_file_system(type, nbytes, sector_bytes, &why);
-	if (!directory)
-		SKIP("%s", why);
-	return directory;
-}
-
 static bool is_no_cow(const char *name)
 {
 	char path[512];
@@ -62,37 +50,44 @@ static void reflink(const char *from, const char *to)
 /* The files of a store. */
 static const char *const names[] = {"data", "manifest.0", "manifest.1", "manifest.2", "manifest.3"};
 
+/* Opens it again: the tensor "t" has those contents. */
+static struct nvs_tensor *reopened(unsigned seed)
+{
+	struct nvs_tensor *t;
+
+	OK(f, fixture_reopen(f));
+	t = tensor_add(f, "t", MIB);
+	tensor_compare(f, t, seed);
+	return t;
+}
+
 TEST(a_new_store_on_btrfs_is_overwritten_in_place)
 {
-	const char *directory = mounted("btrfs", 256 * MIB, 4096);
+	const char *directory = need_file_system("btrfs", 256 * MIB, 4096);
 	struct nvs_tensor *t;
 	char path[512];
 
-	OPEN(f, .in = directory, .keep = true);
+	t = OPEN_ONE(f, MIB, .in = directory, .keep = true);
 	for (size_t i = 0; i < LENGTH(names); i++)
 		assert_true(is_no_cow(names[i]));
 	assert_null(strstr(f->log, "may not suffice"));
-	t = tensor_add(f, "t", MIB);
 	tensor_store(f, t, 1);
 	fixture_shut(f);
 	fixture_store_file(f, "data", path);
 	expect_reserve(path, NULL);
 	expect_reserve(directory, NULL);
-	OK(f, fixture_reopen(f));
-	t = tensor_add(f, "t", MIB);
-	tensor_compare(f, t, 1);
+	reopened(1);
 	assert_null(strstr(f->log, "may not suffice"));
 }
 
 /* As one that cp --reflink=always makes, or the file system's snapshots. */
 TEST(a_store_copied_by_reflink_is_reported)
 {
-	const char *directory = mounted("xfs", 400 * MIB, 4096);
+	const char *directory = need_file_system("xfs", 400 * MIB, 4096);
 	char path[512], copy[512];
 	struct nvs_tensor *t;
 
-	OPEN(f, .in = directory, .keep = true);
-	t = tensor_add(f, "t", MIB);
+	t = OPEN_ONE(f, MIB, .in = directory, .keep = true);
 	tensor_store(f, t, 1);
 	assert_null(strstr(f->log, "may not suffice"));
 	fixture_shut(f);
@@ -101,21 +96,18 @@ TEST(a_store_copied_by_reflink_is_reported)
 	snprintf(copy, sizeof(copy), "%s/copy", directory);
 	reflink(path, copy);
 	expect_reserve(path, "shares blocks");
-	OK(f, fixture_reopen(f));
+	reopened(1);
 	assert_says(f->log, "may not suffice: the file shares blocks");
-	t = tensor_add(f, "t", MIB);
-	tensor_compare(f, t, 1);
 }
 
 /* Then xfs takes direct I/O only in whole blocks, while the store has the sectors' unit. */
 TEST(a_store_that_shares_blocks_opens_in_units_of_sectors)
 {
-	const char *directory = mounted("xfs", 400 * MIB, 512);
+	const char *directory = need_file_system("xfs", 400 * MIB, 512);
 	char paths[LENGTH(names)][512], copies[LENGTH(names)][512];
 	struct nvs_tensor *t;
 
-	OPEN(f, .in = directory, .keep = true);
-	t = tensor_add(f, "t", MIB);
+	t = OPEN_ONE(f, MIB, .in = directory, .keep = true);
 	tensor_store(f, t, 1);
 	fixture_shut(f);
 	for (size_t i = 0; i < LENGTH(names); i++) {
@@ -129,15 +121,11 @@ TEST(a_store_that_shares_blocks_opens_in_units_of_sectors)
 
 		for (size_t i = 0; i < LENGTH(names) && round == 1; i++)
 			assert_int_equal(rename(copies[i], paths[i]), 0);
-		OK(f, fixture_reopen(f));
-		t = tensor_add(f, "t", MIB);
-		tensor_compare(f, t, last);
+		t = reopened(last);
 		tensor_store(f, t, last + 1);
 		fixture_shut(f);
 	}
-	OK(f, fixture_reopen(f));
-	t = tensor_add(f, "t", MIB);
-	tensor_compare(f, t, 3);
+	reopened(3);
 }
 
 EACH_TEST(NULL, cleanup)

@@ -8,31 +8,33 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
-#include "aio/aio.h"
-#include "aio/engines/engine.h"
-#include "config/config.h"
-#include "swap/swap_fixture.h"
+#include "system/kernel/kernel_drive.h"
 
 /* A child that hangs is killed after that time, and the test fails. */
 #define GIVE_UP_S 120
 
 #define TENSOR_BYTES (300 * KIB + 17)
-#define NO_LIMIT     "the limit can't be set here"
 
 struct child {
 	const char *directory;
 	enum nvs_ioengine ioengine;
 	bool keep;
-	unsigned calls; /* index of the denied calls in the test's table */
+	long calls[2]; /* to deny; -1: no call */
 	int denied_with;
 	uid_t user; /* user to run as */
 };
+
+#define PASS_IN(where, work, ...)                                                                  \
+	pass_in_child(work, &(struct child){.directory = (where), __VA_ARGS__},                    \
+		      "the limit can't be set here")
+#define PASS(work, ...) PASS_IN(temp_directory(), work, __VA_ARGS__)
 
 static int open_in(struct nvs_engine **engine, const struct child *child, struct nvs_error *error)
 {
 	struct nvs_config config;
 	int rc;
 
+	alarm(GIVE_UP_S);
 	config_init(&config);
 	config.aio.ioengine = child->ioengine;
 	config.aio.block_size = 64 * KIB;
@@ -43,8 +45,7 @@ static int open_in(struct nvs_engine **engine, const struct child *child, struct
 	config.keep = child->keep;
 	config.verify = true;
 	rc = nvs_config_set_paths(&config, NVS_OFFLOAD_PARAM, &child->directory, 1, error);
-	if (!rc)
-		rc = nvs_engine_open(engine, &config, NVS_OFFLOAD_PARAM, error);
+	rc = rc ?: nvs_engine_open(engine, &config, NVS_OFFLOAD_PARAM, error);
 	config_free(&config);
 	return rc;
 }
@@ -52,8 +53,7 @@ static int open_in(struct nvs_engine **engine, const struct child *child, struct
 static int add(struct nvs_engine *engine, const char *name, struct nvs_tensor **tensor,
 	       struct nvs_error *error)
 {
-	const struct nvs_tensor_spec spec = {
-		.size = sizeof(spec), .name = name, .dtype = NVS_U8, .numel = TENSOR_BYTES};
+	const struct nvs_tensor_spec spec = U8_TENSOR(name, TENSOR_BYTES);
 
 	return nvs_tensor_register(engine, &spec, 1, tensor, error);
 }
@@ -71,7 +71,7 @@ static int swap_out(struct nvs_engine *engine, struct nvs_tensor *tensor, struct
 {
 	int rc = nvs_tensor_swap_out(engine, &tensor, 1, error);
 
-	return rc ? rc : sole_wait(engine, &tensor, 1, -1, error);
+	return rc ?: sole_wait(engine, &tensor, 1, -1, error);
 }
 
 static int has_contents(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t seed)
@@ -103,19 +103,13 @@ static int set_limit(int resource, uint64_t limit)
 	return setrlimit(resource, &limits) ? -errno : 0;
 }
 
+#define LIMIT(resource, limit)                                                                     \
+	do {                                                                                       \
+		if (set_limit(resource, limit))                                                    \
+			return CHILD_SKIPPED;                                                      \
+	} while (0)
+
 /* ---- System calls that are denied while in use ---- */
-
-struct denial {
-	enum nvs_ioengine ioengine;
-	long calls[2]; /* -1: no call */
-};
-
-static const struct denial denials[] = {
-	{NVS_IOENGINE_IO_URING, {SYS_io_uring_enter, -1}},
-	{NVS_IOENGINE_LIBAIO, {SYS_io_submit, -1}},
-	{NVS_IOENGINE_LIBAIO, {SYS_io_submit, SYS_io_getevents}},
-	{NVS_IOENGINE_POSIX, {SYS_pwritev2, SYS_preadv2}},
-};
 
 static int use_what_is_denied(void *arg)
 {
@@ -125,14 +119,12 @@ static int use_what_is_denied(void *arg)
 	struct nvs_engine *engine;
 	struct nvs_error error = {.size = sizeof(error)};
 
-	alarm(GIVE_UP_S);
 	EXPECT(!open_in(&engine, child, &error));
 	EXPECT(!add(engine, "stored", &stored, &error) && !add(engine, "dirty", &dirty, &error));
 	EXPECT(!make_contents(engine, stored, 1) && !swap_out(engine, stored, &error));
 	EXPECT(!make_contents(engine, dirty, 2));
 	for (size_t i = 0; i < 2; i++)
-		if (denials[child->calls].calls[i] >= 0 &&
-		    deny_syscall(denials[child->calls].calls[i], child->denied_with))
+		if (child->calls[i] >= 0 && deny_syscall(child->calls[i], child->denied_with))
 			return CHILD_SKIPPED;
 
 	for (int tries = 0; tries < 2; tries++) {
@@ -154,34 +146,29 @@ static int use_what_is_denied(void *arg)
 
 TEST(an_engine_denied_its_calls_fails_transfers_and_can_be_closed)
 {
-	static const int errors[] = {EPERM, ENOSYS};
-	char reason[192];
+	static const struct {
+		enum nvs_ioengine ioengine;
+		long calls[2];
+	} denials[] = {
+		{NVS_IOENGINE_IO_URING, {SYS_io_uring_enter, -1}},
+		{NVS_IOENGINE_LIBAIO, {SYS_io_submit, -1}},
+		{NVS_IOENGINE_LIBAIO, {SYS_io_submit, SYS_io_getevents}},
+		{NVS_IOENGINE_POSIX, {SYS_pwritev2, SYS_preadv2}},
+	};
 
-	for (unsigned i = 0; i < LENGTH(denials); i++)
-		for (size_t j = 0; j < LENGTH(errors); j++) {
-			struct child child = {.directory = temp_directory(),
-					      .ioengine = denials[i].ioengine,
-					      .calls = i,
-					      .denied_with = errors[j]};
+	for (unsigned i = 0; i < 2 * LENGTH(denials); i++) {
+		enum nvs_ioengine ioengine = denials[i / 2].ioengine;
+		int error = i % 2 ? ENOSYS : EPERM;
 
-			/* ENOSYS makes the posix engine try another call. */
-			if (child.ioengine == NVS_IOENGINE_POSIX && errors[j] == ENOSYS)
-				continue;
-			if (!ioengine_try(child.ioengine, reason, sizeof(reason)))
-				pass_in_child(use_what_is_denied, &child, NO_LIMIT);
-		}
+		/* ENOSYS makes the posix engine try another call. */
+		if (engine_works(ioengine) && (ioengine != NVS_IOENGINE_POSIX || error == EPERM))
+			PASS(use_what_is_denied, .ioengine = ioengine,
+			     .calls = {denials[i / 2].calls[0], denials[i / 2].calls[1]},
+			     .denied_with = error);
+	}
 }
 
-/* ---- Open files ---- */
-
-static int lowest_free_descriptor(void)
-{
-	int fd = dup(STDOUT_FILENO);
-
-	if (fd >= 0)
-		close(fd);
-	return fd;
-}
+/* ---- Open files, threads and address space ---- */
 
 static unsigned open_descriptors(void)
 {
@@ -201,22 +188,49 @@ static bool is_empty(const char *directory)
 	return stat(path, &st) && errno == ENOENT;
 }
 
-/* An unlimited engine, for comparison; a kept store has a tensor from then on. */
-static int open_unlimited(const struct child *child, bool *direct)
-{
-	struct nvs_engine_stats stats = {.size = sizeof(stats)};
-	struct nvs_engine *engine;
-	struct nvs_error error = {.size = sizeof(error)};
+/* What an engine does that was opened below a limit. */
+typedef int use_fn(const struct child *child, struct nvs_engine *engine);
 
-	EXPECT(!open_in(&engine, child, &error));
-	nvs_engine_get_stats(engine, &stats);
-	*direct = stats.direct;
-	EXPECT(!child->keep || swaps(engine) == CHILD_OK);
-	EXPECT(!nvs_engine_close(engine, &error));
+/*
+ * Opens with limits from `first` on, by `step`, until it has succeeded `enough` times. Each failure
+ * has one of these codes, says why, and leaves nothing.
+ */
+static int open_below(const struct child *child, int resource, uint64_t first, uint64_t step,
+		      unsigned enough, use_fn *use, const int codes[3], const char *says)
+{
+	enum { MOST = 1000 };
+	unsigned failed = 0, opened = 0, before = open_descriptors();
+	struct rlimit was, now;
+
+	EXPECT(!getrlimit(resource, &was));
+	for (unsigned i = 0; i < MOST && opened < enough; i++) {
+		struct nvs_engine *engine = NULL;
+		struct nvs_error error = {.size = sizeof(error)};
+		int rc;
+
+		LIMIT(resource, first + i * step);
+		rc = open_in(&engine, child, &error);
+		EXPECT(!getrlimit(resource, &now) && now.rlim_cur == first + i * step);
+		if (rc) {
+			EXPECT(rc == codes[0] || rc == codes[1] || rc == codes[2]);
+			EXPECT(error.code == rc && *error.text && strstr(error.text, says));
+			EXPECT(child->keep || is_empty(child->directory));
+			failed++;
+		} else {
+			EXPECT(!use || use(child, engine) == CHILD_OK);
+			EXPECT(!nvs_engine_close(engine, &error));
+			opened++;
+		}
+		EXPECT(!setrlimit(resource, &was));
+		EXPECT(open_descriptors() == before);
+	}
+	EXPECT(failed > 1 && opened == enough);
 	return CHILD_OK;
 }
 
-static int is_as_good(const struct child *child, struct nvs_engine *engine, bool direct)
+static bool direct; /* whether an engine without a limit uses direct I/O */
+
+static int is_as_good(const struct child *child, struct nvs_engine *engine)
 {
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 	struct nvs_tensor *tensor;
@@ -229,73 +243,45 @@ static int is_as_good(const struct child *child, struct nvs_engine *engine, bool
 	return has_contents(engine, tensor, 1);
 }
 
-/* From no descriptor at all to a few more than needed. */
+/* From no descriptor at all to a few more than needed. A kept store has a tensor before. */
 static int open_with_few_descriptors(void *arg)
 {
-	enum { MOST = 40, ENOUGH = 3 };
 	const struct child *child = arg;
-	int first = lowest_free_descriptor();
-	unsigned failed = 0, opened = 0, before;
-	struct rlimit was, now;
-	bool direct;
+	int first = dup(STDOUT_FILENO); /* the lowest that is free */
+	struct nvs_engine_stats stats = {.size = sizeof(stats)};
+	struct nvs_error error = {.size = sizeof(error)};
+	struct nvs_engine *engine;
 
-	alarm(GIVE_UP_S);
-	EXPECT(!getrlimit(RLIMIT_NOFILE, &was));
-	EXPECT(open_unlimited(child, &direct) == CHILD_OK);
-	before = open_descriptors();
-	for (int more = 0; more < MOST && opened < ENOUGH; more++) {
-		struct nvs_engine *engine = NULL;
-		struct nvs_error error = {.size = sizeof(error)};
-		int rc;
-
-		if (set_limit(RLIMIT_NOFILE, (uint64_t)(first + more)))
-			return CHILD_SKIPPED;
-		rc = open_in(&engine, child, &error);
-		EXPECT(!getrlimit(RLIMIT_NOFILE, &now) && now.rlim_cur == (rlim_t)(first + more));
-		if (rc) {
-			EXPECT(rc == -EMFILE || rc == -ENOTSUP);
-			EXPECT(error.code == rc &&
-			       strstr(error.text,
-				      "too many open files: raise the limit (ulimit -n)"));
-			EXPECT(child->keep || is_empty(child->directory));
-			failed++;
-		} else {
-			EXPECT(is_as_good(child, engine, direct) == CHILD_OK);
-			EXPECT(!nvs_engine_close(engine, &error));
-			opened++;
-		}
-		EXPECT(!setrlimit(RLIMIT_NOFILE, &was));
-		EXPECT(open_descriptors() == before);
-	}
-	EXPECT(failed > 2 && opened == ENOUGH);
-	return CHILD_OK;
+	close(first);
+	EXPECT(!open_in(&engine, child, &error));
+	nvs_engine_get_stats(engine, &stats);
+	direct = stats.direct;
+	EXPECT(!child->keep || swaps(engine) == CHILD_OK);
+	EXPECT(!nvs_engine_close(engine, &error));
+	return open_below(child, RLIMIT_NOFILE, (uint64_t)first, 1, 3, is_as_good,
+			  (const int[]){-EMFILE, -ENOTSUP, -EMFILE},
+			  "too many open files: raise the limit (ulimit -n)");
 }
 
 TEST(too_few_open_files_are_an_error_and_never_a_worse_engine)
 {
-	static const enum nvs_ioengine engines[] = {NVS_IOENGINE_AUTO, NVS_IOENGINE_IO_URING,
-						    NVS_IOENGINE_LIBAIO, NVS_IOENGINE_POSIX};
-	char reason[192];
-
-	for (unsigned i = 0; i < 2 * (SANITIZED ? 1 : LENGTH(engines)); i++) {
-		struct child child = {
-			.directory = temp_directory(), .ioengine = engines[i / 2], .keep = i % 2};
-
-		if (!child.ioengine || !ioengine_try(child.ioengine, reason, sizeof(reason)))
-			pass_in_child(open_with_few_descriptors, &child, NO_LIMIT);
+	for (enum nvs_ioengine i = NVS_IOENGINE_AUTO; i < NVS_IOENGINE_COUNT; i++) {
+		if (i && (SANITIZED || !engine_works(i)))
+			continue;
+		PASS(open_with_few_descriptors, .ioengine = i);
+		PASS(open_with_few_descriptors, .ioengine = i, .keep = true);
 	}
 }
 
-/* ---- Threads ---- */
-
 /* io_uring needs a kernel thread for I/Os that would block; they fail if none can be made. */
-static int swaps_or_says_why(struct nvs_engine *engine)
+static int swaps_or_says_why(const struct child *child, struct nvs_engine *engine)
 {
 	struct nvs_tensor_info info = {.size = sizeof(info)};
 	struct nvs_tensor *tensor;
 	struct nvs_error error = {.size = sizeof(error)};
 	int rc;
 
+	(void)child;
 	EXPECT(!add(engine, "t", &tensor, NULL));
 	EXPECT(!make_contents(engine, tensor, 1));
 	rc = swap_out(engine, tensor, &error);
@@ -309,111 +295,52 @@ static int swaps_or_says_why(struct nvs_engine *engine)
 	return has_contents(engine, tensor, 1);
 }
 
+/* Threads that have ended can count for a moment longer. */
 static int open_with_few_threads(void *arg)
 {
-	enum { TIMES = 3, ENOUGH = 1000 };
 	const struct child *child = arg;
-	unsigned failed = 0, opened = 0, before;
 
-	alarm(GIVE_UP_S);
 	if (setresgid(child->user, child->user, child->user) ||
 	    setresuid(child->user, child->user, child->user))
 		return CHILD_SKIPPED;
-	before = open_descriptors();
-	/* Threads that have ended can count for a moment longer. */
-	for (uint64_t limit = 0; opened < TIMES && limit < ENOUGH; limit++) {
-		struct nvs_engine *engine = NULL;
-		struct nvs_error error = {.size = sizeof(error)};
-		int rc;
-
-		if (set_limit(RLIMIT_NPROC, limit))
-			return CHILD_SKIPPED;
-		rc = open_in(&engine, child, &error);
-		if (rc) {
-			EXPECT(rc == -EAGAIN || rc == -ENOTSUP);
-			EXPECT(error.code == rc && strstr(error.text, "start"));
-			EXPECT(is_empty(child->directory));
-			failed++;
-		} else {
-			EXPECT(swaps_or_says_why(engine) == CHILD_OK);
-			EXPECT(!nvs_engine_close(engine, &error));
-			opened++;
-		}
-		EXPECT(open_descriptors() == before);
-	}
-	EXPECT(failed > 1 && opened == TIMES);
-	return CHILD_OK;
+	return open_below(child, RLIMIT_NPROC, 0, 1, 3, swaps_or_says_why,
+			  (const int[]){-EAGAIN, -ENOTSUP, -EAGAIN}, "start");
 }
 
 TEST(too_few_threads_are_an_error_that_leaves_nothing)
 {
 	static const enum nvs_ioengine engines[] = {NVS_IOENGINE_AUTO, NVS_IOENGINE_POSIX};
+	/* A user without processes, because the limit counts all processes of a user. */
+	uid_t user = 20000 + (uid_t)(getpid() % 40000);
 
 	if (geteuid())
 		SKIP("only root can become a user who has no other process");
 	for (size_t i = 0; i < LENGTH(engines); i++) {
-		/* A user without processes, because the limit counts all processes of a user. */
-		struct child child = {.directory = memory_directory(),
-				      .ioengine = engines[i],
-				      .user = 20000 + (uid_t)(getpid() % 40000)};
+		const char *directory = memory_directory();
 
-		if (!child.directory)
+		if (!directory)
 			SKIP("there is no directory that another user can reach");
-		assert_int_equal(chown(child.directory, child.user, child.user), 0);
-		pass_in_child(open_with_few_threads, &child, NO_LIMIT);
+		assert_int_equal(chown(directory, user, user), 0);
+		PASS_IN(directory, open_with_few_threads, .ioengine = engines[i], .user = user);
 	}
-}
-
-/* ---- Address space ---- */
-
-static uint64_t address_space(void)
-{
-	FILE *file = fopen("/proc/self/statm", "re");
-	unsigned long long pages = 0;
-
-	if (file) {
-		(void)!fscanf(file, "%llu", &pages);
-		fclose(file);
-	}
-	return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
 static int open_with_little_memory(void *arg)
 {
-	enum { STEPS = 100 };
-	const struct child *child = arg;
-	uint64_t used = address_space();
-	unsigned failed = 0, step = 0;
-	int rc = -ENOMEM;
+	FILE *file = fopen("/proc/self/statm", "re");
+	uint64_t pages;
 
-	alarm(GIVE_UP_S);
-	for (; rc && step < STEPS; step++) {
-		struct nvs_engine *engine = NULL;
-		struct nvs_error error = {.size = sizeof(error)};
-
-		if (set_limit(RLIMIT_AS, used + step * MIB))
-			return CHILD_SKIPPED;
-		rc = open_in(&engine, child, &error);
-		if (rc) {
-			EXPECT(rc == -ENOMEM || rc == -EAGAIN || rc == -ENOTSUP);
-			EXPECT(error.code == rc && error.text[0]);
-			EXPECT(is_empty(child->directory));
-			failed++;
-		} else {
-			EXPECT(!nvs_engine_close(engine, &error));
-		}
-	}
-	EXPECT(failed > 1 && step < STEPS);
-	return CHILD_OK;
+	EXPECT(file && fscanf(file, "%" SCNu64, &pages) == 1);
+	fclose(file);
+	return open_below(arg, RLIMIT_AS, pages * (uint64_t)sysconf(_SC_PAGESIZE), MIB, 1, NULL,
+			  (const int[]){-ENOMEM, -EAGAIN, -ENOTSUP}, "");
 }
 
 TEST(too_little_address_space_is_an_error_that_leaves_nothing)
 {
-	struct child child = {.directory = temp_directory()};
-
 	if (SANITIZED)
 		SKIP("a sanitizer needs the whole address space");
-	pass_in_child(open_with_little_memory, &child, NO_LIMIT);
+	PASS(open_with_little_memory, .keep = false);
 }
 
 /* ---- The size of a file ---- */
@@ -422,18 +349,15 @@ TEST(too_little_address_space_is_an_error_that_leaves_nothing)
 static int reserve_more_than_a_file_may_have(void *arg)
 {
 	const struct child *child = arg;
-	const struct nvs_tensor_spec much = {
-		.size = sizeof(much), .name = "much", .dtype = NVS_U8, .numel = 3 * MIB};
+	const struct nvs_tensor_spec much = U8_TENSOR("much", 3 * MIB);
 	struct nvs_tensor *tensor, *other;
 	struct nvs_engine *engine;
 	struct nvs_error error = {.size = sizeof(error)};
 	struct rlimit was;
 
-	alarm(GIVE_UP_S);
 	signal(SIGXFSZ, SIG_DFL);
 	EXPECT(!getrlimit(RLIMIT_FSIZE, &was));
-	if (set_limit(RLIMIT_FSIZE, 512 * KIB))
-		return CHILD_SKIPPED;
+	LIMIT(RLIMIT_FSIZE, 512 * KIB);
 	EXPECT(open_in(&engine, child, &error) == -ENOSPC);
 	EXPECT(strstr(error.text, "ulimit -f") && strstr(error.text, "512 KiB"));
 	EXPECT(is_empty(child->directory));
@@ -454,11 +378,8 @@ static int reserve_more_than_a_file_may_have(void *arg)
 
 TEST(a_limit_on_file_sizes_is_an_error_with_a_remedy_and_no_signal)
 {
-	for (int keep = 0; keep < 2; keep++) {
-		struct child child = {.directory = temp_directory(), .keep = keep};
-
-		pass_in_child(reserve_more_than_a_file_may_have, &child, NO_LIMIT);
-	}
+	PASS(reserve_more_than_a_file_may_have, .keep = false);
+	PASS(reserve_more_than_a_file_may_have, .keep = true);
 }
 
 /* Writes beyond the limit fail, or raise the signal, also where the file is as long already. */
@@ -469,12 +390,10 @@ static int open_a_store_that_is_too_large(void *arg)
 	struct nvs_engine *engine;
 	struct nvs_error error = {.size = sizeof(error)};
 
-	alarm(GIVE_UP_S);
 	signal(SIGXFSZ, SIG_DFL);
 	EXPECT(!open_in(&engine, child, &error) && !add(engine, "t", &tensor, &error));
 	EXPECT(!make_contents(engine, tensor, 1) && !nvs_engine_close(engine, &error));
-	if (set_limit(RLIMIT_FSIZE, 512 * KIB))
-		return CHILD_SKIPPED;
+	LIMIT(RLIMIT_FSIZE, 512 * KIB);
 	EXPECT(open_in(&engine, child, &error) == -ENOSPC);
 	EXPECT(strstr(error.text, "ulimit -f") && strstr(error.text, "rank0/data"));
 	return CHILD_OK;
@@ -482,9 +401,7 @@ static int open_a_store_that_is_too_large(void *arg)
 
 TEST(a_kept_store_above_the_limit_on_file_sizes_is_refused)
 {
-	struct child child = {.directory = temp_directory(), .keep = true};
-
-	pass_in_child(open_a_store_that_is_too_large, &child, NO_LIMIT);
+	PASS(open_a_store_that_is_too_large, .keep = true);
 }
 
 static int export_more_than_a_file_may_have(void *arg)
@@ -495,12 +412,10 @@ static int export_more_than_a_file_may_have(void *arg)
 	struct nvs_engine *engine;
 	struct nvs_error error = {.size = sizeof(error)};
 
-	alarm(GIVE_UP_S);
 	signal(SIGXFSZ, SIG_DFL);
 	EXPECT(!open_in(&engine, child, &error) && !add(engine, "t", &item.tensor, &error));
 	EXPECT(!make_contents(engine, item.tensor, 1));
-	if (set_limit(RLIMIT_FSIZE, 128 * KIB))
-		return CHILD_SKIPPED;
+	LIMIT(RLIMIT_FSIZE, 128 * KIB);
 	EXPECT(nvs_checkpoint_export(engine, &item, 1, path, NULL, &error) == -ENOSPC);
 	EXPECT(strstr(error.text, "ulimit -f") && strstr(error.text, "128 KiB"));
 	EXPECT(access(path_in(child->directory, "model.safetensors.partial"), F_OK));
@@ -510,9 +425,7 @@ static int export_more_than_a_file_may_have(void *arg)
 
 TEST(an_export_above_the_limit_on_file_sizes_is_an_error_with_a_remedy)
 {
-	struct child child = {.directory = temp_directory()};
-
-	pass_in_child(export_more_than_a_file_may_have, &child, NO_LIMIT);
+	PASS(export_more_than_a_file_may_have, .keep = false);
 }
 
 EACH_TEST(NULL, cleanup)

@@ -17,11 +17,6 @@ ONE_ENGINE
 
 static struct kernel_drive drive;
 
-static void make_drive(void)
-{
-	kernel_drive_make_ext4(&drive, DRIVE_BYTES, "noinit_itable");
-}
-
 /* What the block layer has written so far. */
 static uint64_t drive_written(void)
 {
@@ -56,7 +51,7 @@ TEST(counted_bytes_of_tensors_and_commits_are_those_of_the_block_layer)
 	struct nvs_tensor *t[LENGTH(nbytes)];
 	uint64_t since, before, tensors = 0, padded = 0, counted;
 
-	make_drive();
+	kernel_drive_make_ext4(&drive, DRIVE_BYTES, "noinit_itable");
 	INIT(f, .in = drive.directory, .keep = true);
 	since = drive_written();
 	OK(f, fixture_reopen(f));
@@ -85,7 +80,7 @@ TEST(counted_bytes_of_optimizer_steps_are_those_of_the_block_layer)
 	uint64_t since, steps = 0, before;
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
 
-	make_drive();
+	kernel_drive_make_ext4(&drive, DRIVE_BYTES, "noinit_itable");
 	optim_init(o, groups, LENGTH(groups));
 	path = drive.directory;
 	assert_int_equal(config_set_paths(o->offload, &path, 1, NULL), 0);
