@@ -231,7 +231,6 @@ const struct command_spec compare_command = {
 	.options = options,
 	.noptions = COUNT_OF(options),
 	.defaults = &defaults,
-	.gone = (const struct option_gone[]){{"html", PAGE_BY_REPORT}, {NULL, NULL}},
 };
 
 int cmd_compare(int argc, char **argv)

@@ -20,24 +20,10 @@ static const char *const rw_names[] = {[RW_SWAPOUT] = "swapout",     [RW_SWAPIN]
 				       [RW_PARAMS] = "params",	     [RW_READ] = "read",
 				       [RW_WRITE] = "write",	     [RW_RANDREAD] = "randread",
 				       [RW_RANDWRITE] = "randwrite", NULL};
-/* Modes of fio, also with a suffix such as randread:8, and of earlier versions. */
-#define ONLY_FIO    "only fio has that: use fio"
-#define CHECKPOINTS "make bench BENCH=\"--only checkpoint\" measures checkpoints"
-
-static const struct option_gone rw_elsewhere[] = {{"read", ONLY_FIO},
-						  {"write", ONLY_FIO},
-						  {"randread", ONLY_FIO},
-						  {"randwrite", ONLY_FIO},
-						  {"rw", ONLY_FIO},
-						  {"readwrite", ONLY_FIO},
-						  {"randrw", ONLY_FIO},
-						  {"trim", ONLY_FIO},
-						  {"randtrim", ONLY_FIO},
-						  {"trimwrite", ONLY_FIO},
-						  {"randtrimwrite", ONLY_FIO},
-						  {"checkpoint", CHECKPOINTS},
-						  {"restore", CHECKPOINTS},
-						  {NULL, NULL}};
+/* Also with a suffix, such as randread:8. */
+static const char *const fios_modes[] = {"read",     "write",	  "randread",	   "randwrite",
+					 "rw",	     "readwrite", "randrw",	   "trim",
+					 "randtrim", "trimwrite", "randtrimwrite", NULL};
 
 static const char *const format_names[] = {
 	[FORMAT_NORMAL] = "normal", [FORMAT_JSON] = "json", [FORMAT_JSON_PLUS] = "json+", NULL};
@@ -84,7 +70,7 @@ static const struct option_spec option_specs[] = {
 	{"scale", "SHARE", OPTION_SHARE, FIELD(scale), .modes = TENSOR_MODES,
 	 .help = "a smaller model of the same proportions, such as 0.25: that share of the "
 		 "layers, whole, and of the rows of the other tensors; at least one of each"},
-	{"rw", "MODE", OPTION_CHOICE, FIELD(rw), .choices = rw_names, .elsewhere = rw_elsewhere,
+	{"rw", "MODE", OPTION_CHOICE, FIELD(rw), .choices = rw_names, .fios = fios_modes,
 	 .aliases = NAMES("readwrite"),
 	 .help = "swapout writes the tensors, swapin reads them, and swap (the default) reads, "
 		 "changes and writes them back. step runs optimizer steps over state on the "
@@ -173,30 +159,6 @@ static const struct option_spec option_specs[] = {
 	 .help = "write the report to this file (standard output)"},
 };
 
-/* Options of earlier versions, and what to use now. */
-#define FILES "bench makes a scratch file of its own; fio measures files"
-#define LOGS  "status-interval with output-format=json has the figures over time"
-
-static const struct option_gone gone[] = {
-	{"compare",
-	 "measure with fio too, and give both results to nvswap compare; make bench takes "
-	 "turns with fio"},
-	{"rounds", "it was of --compare; make bench BENCH=\"--rounds N\" takes turns with fio"},
-	{"filename", FILES},
-	{"io-size", "loops and runtime say how much is moved"},
-	{"rwmixread", "rw=swap reads and writes; fio measures other mixes"},
-	{"write-bw-log", LOGS},
-	{"write-lat-log", LOGS},
-	{"log-avg-msec", LOGS},
-	{"percentile-list", "output-format=json has fio's percentiles, and json+ the histograms"},
-	{"checkpoint-format", CHECKPOINTS},
-	{"bssplit", "model=FILE has tensors of the sizes that a file of shapes names"},
-	{"rank", "jobs have stores of their own; \"nvswap\": {\"rank\": N} in the configuration is "
-		 "that of the first"},
-	{"startdelay", "give stonewall to jobs that start when others have ended"},
-	{NULL, NULL},
-};
-
 const struct bench_options bench_defaults = {
 	.formats = 1u << FORMAT_NORMAL,
 	.eta = ETA_AUTO,
@@ -234,7 +196,6 @@ const struct command_spec bench_command = {
 	.options = option_specs,
 	.noptions = COUNT_OF(option_specs),
 	.defaults = &bench_defaults,
-	.gone = gone,
 };
 
 const char *bench_rw_name(unsigned rw)

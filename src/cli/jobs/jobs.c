@@ -57,15 +57,12 @@ static int take_line(struct planner *planner, struct jobfile_line *line, bool is
 		 * for both need are accepted. */
 		static const char *const ignored[] = {"invalidate", "randrepeat", "thread",
 						      "unlink"};
-		const char *instead = options_instead_of(&bench_command, line->key);
 		const char *nearest = options_nearest(&bench_command, line->key, OPTION_OF_LINE);
 
 		for (unsigned i = 0; i < COUNT_OF(ignored); i++)
 			if (option_names_equal(line->key, ignored[i]))
 				return 0;
-		if (instead)
-			say("%s: %s is no longer a key: %s", where, line->key, instead);
-		else if (nearest)
+		if (nearest)
 			say("%s: bench has no key %s; did you mean %s? If it is fio's, use fio",
 			    where, line->key, nearest);
 		else
@@ -188,8 +185,7 @@ static int plan_section(struct planner *planner, const struct jobfile_section *s
 		if (!level.given.text[i]) /* a later line excludes it */
 			own.text[i] = NULL;
 	rc = bench_options_settle(&level.options, &level.given, &own, WHERE(section, where));
-	if (!rc)
-		rc = check_complete(&level, section->name, where);
+	rc = rc ?: check_complete(&level, section->name, where);
 	return rc ? rc : add_job(planner, section->name, where, &level);
 }
 

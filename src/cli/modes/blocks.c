@@ -342,13 +342,11 @@ int bench_blocks(const struct bench_job *job, struct job_watch *watch, struct be
 	if (!rc)
 		rc = nvs_config_set_number(own, "aio.block_size", max_u64(run.block, FILL_BYTES),
 					   error);
-	if (!rc)
-		rc = nvs_aio_open(&run.aio, own, error);
+	rc = rc ?: nvs_aio_open(&run.aio, own, error);
 	if (rc)
 		run.aio = NULL;
 	nvs_config_close(own);
-	if (!rc)
-		rc = open_file(&run, nvs_config_get_path(config, job->block, 0));
+	rc = rc ?: open_file(&run, nvs_config_get_path(config, job->block, 0));
 	if (!rc) {
 		result->engine.direct = true;
 		result->engine.store_bytes = run.nbytes;
@@ -364,8 +362,7 @@ int bench_blocks(const struct bench_job *job, struct job_watch *watch, struct be
 		uint64_t counted;
 
 		rc = block_mode_writes(options->rw) ? 0 : fill(&run);
-		if (!rc)
-			rc = load_run(&load);
+		rc = rc ?: load_run(&load);
 		counted = result->bytes[NVS_READ] + result->bytes[NVS_WRITE];
 		if (!rc && result->measured && counted != run.moved)
 			rc = error_set(&result->error, -EIO,

@@ -118,8 +118,7 @@ int bench_engine_fill(struct bench_engine *opened, const struct pattern *pattern
 			break;
 		bench_engine_generate(opened, pattern, &batch, generation);
 		rc = nvs_tensor_release(engine, tensors, n, pin, NVS_DIRTY, error);
-		if (!rc)
-			rc = nvs_tensor_swap_out(engine, tensors, n, error);
+		rc = rc ?: nvs_tensor_swap_out(engine, tensors, n, error);
 		result->first_bytes += batch.nbytes;
 		progress_update(result->first_bytes, result->first_bytes);
 	}

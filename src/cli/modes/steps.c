@@ -80,8 +80,7 @@ static int steps_run(const struct load *steps)
 		rc = steps->wait(steps->arg);
 	load.run = run_steps;
 	load.arg = &own;
-	if (!rc)
-		rc = load_run(&load);
+	rc = rc ?: load_run(&load);
 	steps->result->updates_us = steps->result->steps.updates_ns / 1000;
 	return rc == -EINTR && stop_signal() ? 0 : rc;
 }
@@ -167,8 +166,7 @@ static int train_step(void *arg, struct step_done *done)
 		rc = nvs_optimizer_lend_gradients(training->optimizer, group, training->dtype,
 						  group_data(training, training->gradients, group),
 						  &result->error);
-	if (!rc)
-		rc = nvs_optimizer_step(training->optimizer, NULL, &figures, &result->error);
+	rc = rc ?: nvs_optimizer_step(training->optimizer, NULL, &figures, &result->error);
 	if (rc)
 		return rc;
 	result->steps.kernel = figures.kernel;
@@ -329,8 +327,7 @@ static int visit(struct pass *pass, const struct layer *layer)
 	uint64_t pin;
 	int rc = nvs_tensor_swap_in(engine, tensors, layer->n, -1, &pin, error);
 
-	if (!rc)
-		rc = nvs_tensor_wait(engine, tensors, layer->n, pin, -1, error);
+	rc = rc ?: nvs_tensor_wait(engine, tensors, layer->n, pin, -1, error);
 	if (rc)
 		return rc;
 	if (pass->job->options.verify)
@@ -376,8 +373,7 @@ int bench_params(const struct bench_job *job, struct job_watch *watch, struct be
 	result->steps.layers = pass.nlayers;
 	rc = bench_engine_open(&pass.opened, job, result);
 	mode.engine = pass.opened.engine;
-	if (!rc)
-		rc = bench_engine_fill(&pass.opened, &pass.pattern, 0, NULL);
+	rc = rc ?: bench_engine_fill(&pass.opened, &pass.pattern, 0, NULL);
 	if (!rc && !stop_signal())
 		rc = steps_run(&mode);
 	rc = bench_engine_close(&pass.opened, rc, result);

@@ -106,8 +106,7 @@ static int release_batch(struct run *run, struct batch *batch, enum nvs_how how)
 				    error);
 
 	batch->pin = 0;
-	if (!rc)
-		rc = nvs_tensor_swap_out(run->opened.engine, tensors, batch->of.n, error);
+	rc = rc ?: nvs_tensor_swap_out(run->opened.engine, tensors, batch->of.n, error);
 	if (!rc && how == NVS_DIRTY) {
 		run->asked[NVS_WRITE] += batch->of.nbytes;
 		batch->written = true;
@@ -127,15 +126,13 @@ static int write_pass(struct run *run, struct pass *pass)
 		if (!pace(run, pass, NVS_WRITE, batch))
 			break;
 		rc = wait_batch(run, batch);
-		if (!rc)
-			rc = pin_batch(run, batch, false, -1);
+		rc = rc ?: pin_batch(run, batch, false, -1);
 		if (!rc && run->options->verify) {
 			batch->generation += batch->written;
 			bench_engine_generate(&run->opened, &run->pattern, &batch->of,
 					      batch->generation);
 		}
-		if (!rc)
-			rc = release_batch(run, batch, NVS_DIRTY);
+		rc = rc ?: release_batch(run, batch, NVS_DIRTY);
 		pass_moved(pass, batch->of.nbytes);
 	}
 	progress_end();
@@ -189,8 +186,7 @@ static int read_pass(struct run *run, struct pass *pass)
 			    !pace(run, pass, NVS_READ, batch))
 				break;
 			rc = wait_batch(run, batch);
-			if (!rc)
-				rc = pin_batch(run, batch, true, holds ? 0 : -1);
+			rc = rc ?: pin_batch(run, batch, true, holds ? 0 : -1);
 			if (rc)
 				break;
 			run->asked[NVS_READ] += batch->of.nbytes;
@@ -271,8 +267,7 @@ static int run_opened(struct run *run)
 		rc = bench_engine_fill(&run->opened, &run->pattern, 0, NULL);
 	else if (!options->verify)
 		rc = prime(run);
-	if (!rc)
-		rc = load_run(&load);
+	rc = rc ?: load_run(&load);
 	if (rc || !run->result->measured)
 		return rc;
 	for (int d = NVS_READ; d <= NVS_WRITE; d++)
@@ -301,8 +296,7 @@ int bench_swap(const struct bench_job *job, struct job_watch *watch, struct benc
 
 	if (run.batches) {
 		rc = bench_engine_open(&run.opened, job, result);
-		if (!rc)
-			rc = run_opened(&run);
+		rc = rc ?: run_opened(&run);
 		rc = bench_engine_close(&run.opened, rc, result);
 	}
 	free(run.batches);

@@ -45,22 +45,15 @@ struct option_list {
 /* Choices of --ioengine, ended by NULL. */
 extern const char *ioengine_names[];
 
-/* An option or a value that nvswap lacks: giving it is an error that says what to use. */
-struct option_gone {
-	const char *name; /* NULL ends the table */
-	const char *instead;
-};
-
 struct option_spec {
 	const char *name;     /* without dashes; - and _ are equal */
 	const char *argument; /* its value's name in the help; NULL for a flag */
 	enum option_type type;
 	size_t offset;
-	uint64_t min, max;	    /* of counts, sizes and durations */
-	uint64_t multiple;	    /* of a size; 0: any */
-	const char *const *choices; /* ended by NULL */
-	/* values that are refused with a hint, also with a suffix as in randread:8; or NULL */
-	const struct option_gone *elsewhere;
+	uint64_t min, max;	     /* of counts, sizes and durations */
+	uint64_t multiple;	     /* of a size; 0: any */
+	const char *const *choices;  /* ended by NULL */
+	const char *const *fios;     /* values that only fio has, ended by NULL; or NULL */
 	const char *const *excludes; /* options it excludes, ended by NULL; or NULL */
 	unsigned modes;	  /* a bit for each rw of bench, or action of store, that has it; 0: all */
 	const char *help; /* shown wrapped; a line break is a blank */
@@ -75,13 +68,8 @@ struct command_spec {
 	const char *operand; /* the other arguments, such as "[FILE.ini]..."; or NULL */
 	const struct option_spec *options;
 	unsigned noptions;
-	const void *defaults;		/* the structure of values when no option is given */
-	const struct option_gone *gone; /* or NULL */
+	const void *defaults; /* the structure of values when no option is given */
 };
-
-#define PAGE_BY_REPORT                                                                             \
-	"python3 -m nvswap.report RESULT.json -o PAGE.html draws the page of what "                \
-	"--output-format json --output RESULT.json has written"
 
 /* The text of each option, by index in the table; NULL: not given. */
 struct options_given {
@@ -109,8 +97,6 @@ const struct option_spec *options_find(const struct command_spec *command, const
 /* The nearest name of an option that is not of the scope; or NULL. */
 const char *options_nearest(const struct command_spec *command, const char *name,
 			    enum option_scope without);
-/* What to use in place of an option that is gone; NULL: there was none of that name. */
-const char *options_instead_of(const struct command_spec *command, const char *name);
 bool options_exclude(const struct option_spec *a, const struct option_spec *b);
 
 /* Writes "a, b and c" from names that end with NULL. Returns their number. */

@@ -8,7 +8,6 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -501,17 +500,16 @@ static void put_group(struct json_writer *json, const struct bench_report *repor
 	json_close_object(json);
 }
 
-int report_json(FILE *file, const struct bench_report *report)
+void report_json(FILE *file, const struct bench_report *report)
 {
 	char program[64], time[64];
 	struct json_writer json = json_to(file, 2);
-	struct report_group *group = calloc(1, sizeof(*group));
+	static struct report_group group;
 	struct timespec now;
 	struct tm local;
 
-	if (!group)
-		return -ENOMEM;
-	report_group_next(report, group);
+	group.job = NULL;
+	report_group_next(report, &group);
 	json_open_object(&json, NULL);
 	/* Tools that plot fio's output refuse it without fio's own version key. */
 	snprintf(program, sizeof(program), "nvswap-%s", nvs_version());
@@ -524,15 +522,13 @@ int report_json(FILE *file, const struct bench_report *report)
 	if (localtime_r(&now.tv_sec, &local) &&
 	    strftime(time, sizeof(time), "%a %b %e %H:%M:%S %Y", &local))
 		json_text(&json, "time", time);
-	put_global_options(&json, report, group);
+	put_global_options(&json, report, &group);
 	json_open_list(&json, "jobs");
 	do
-		put_group(&json, report, group);
-	while (report_group_next(report, group));
+		put_group(&json, report, &group);
+	while (report_group_next(report, &group));
 	json_close_list(&json);
-	if (group->njobs == report->plan->n)
-		put_own(&json, group);
+	if (group.njobs == report->plan->n)
+		put_own(&json, &group);
 	json_close_object(&json);
-	free(group);
-	return 0;
 }

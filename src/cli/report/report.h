@@ -16,9 +16,9 @@ struct bench_report {
 	bool status;				   /* during a run, for --status-interval */
 };
 
-/* 0 or -ENOMEM; output_close() reports failed writes. */
-int report_text(FILE *file, const struct bench_report *report);
-int report_json(FILE *file, const struct bench_report *report);
+/* output_close() reports failed writes. */
+void report_text(FILE *file, const struct bench_report *report);
+void report_json(FILE *file, const struct bench_report *report);
 
 /* Figures of a direction, by fio's definitions. */
 struct report_way {
@@ -49,7 +49,7 @@ struct report_group {
 	const char *no_moves; /* why the steps show nothing of swapping; NULL: they do */
 };
 
-/* Advances to the next entry, or of a zeroed group to the first; false at the end. */
+/* Advances to the next entry, or if the group has no job to the first; false at the end. */
 bool report_group_next(const struct bench_report *report, struct report_group *group);
 
 /*

@@ -203,12 +203,9 @@ static struct nvs_aio *open_aio(void)
 	struct nvs_aio *aio = NULL;
 	int rc = nvs_config_open(&config, &error);
 
-	if (!rc)
-		rc = nvs_config_set_number(config, "aio.block_size", 1 << 20, &error);
-	if (!rc)
-		rc = nvs_config_set_number(config, "aio.queue_depth", 32, &error);
-	if (!rc)
-		rc = nvs_aio_open(&aio, config, &error);
+	rc = rc ?: nvs_config_set_number(config, "aio.block_size", 1 << 20, &error);
+	rc = rc ?: nvs_config_set_number(config, "aio.queue_depth", 32, &error);
+	rc = rc ?: nvs_aio_open(&aio, config, &error);
 	if (rc)
 		say("%s", error.text);
 	nvs_config_close(config);

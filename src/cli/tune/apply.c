@@ -107,8 +107,7 @@ static int parse(struct nvs_config **config, const struct tune_text *text, const
 	if (rc)
 		return rc;
 	rc = nvs_config_set(*config, "nvswap.strict", "true", error);
-	if (!rc)
-		rc = nvs_config_parse(*config, text->bytes, text->nbytes, name, error);
+	rc = rc ?: nvs_config_parse(*config, text->bytes, text->nbytes, name, error);
 	if (rc)
 		nvs_config_close(*config);
 	return rc;
@@ -154,8 +153,7 @@ int tune_edit(struct tune_text *text, const char *name, const struct tune_point 
 	}
 	for (unsigned i = 0; i < n && !rc; i++)
 		rc = set_member(text, name, &members[i], error);
-	if (!rc)
-		rc = parse(&config, text, name, error);
+	rc = rc ?: parse(&config, text, name, error);
 	if (rc)
 		return rc;
 	good = setting_ioengine(config) == due;

@@ -89,7 +89,6 @@ const struct command_spec tune_command = {
 	.options = option_specs,
 	.noptions = COUNT_OF(option_specs),
 	.defaults = &defaults,
-	.gone = (const struct option_gone[]){{"report", PAGE_BY_REPORT}, {NULL, NULL}},
 };
 
 int tune_options_parse(struct tune_options *options, int argc, char **argv)
@@ -111,27 +110,10 @@ int tune_options_parse(struct tune_options *options, int argc, char **argv)
 	return 0;
 }
 
-static int open_aio(void *arg, const struct nvs_config *config, struct nvs_aio **aio,
-		    struct nvs_error *error)
-{
-	(void)arg;
-	return nvs_aio_open(aio, config, error);
-}
-
 static uint64_t read_clock(void *arg)
 {
 	(void)arg;
 	return clock_ns();
-}
-
-static uint64_t read_written(void *workload)
-{
-	return ((struct tune_workload *)workload)->written;
-}
-
-static bool is_stopped(void)
-{
-	return stop_signal();
 }
 
 /* Called once a round, which is rare. */
@@ -174,11 +156,11 @@ static int measure_all(struct tuning *tuning)
 	struct tune_drive *drive = &tuning->drive;
 	const struct tune_meter meter = {.measure = tune_workload_measure,
 					 .now_ns = read_clock,
-					 .written = read_written,
+					 .written = &workload->written,
 					 .progress = show_progress,
 					 .arg = workload};
 	uint64_t time_ns = options->time_ms * 1000000, asked = workload->working_set, cost, spent;
-	uint64_t length = min_u64(time_ns / 60, REFERENCE_NS);
+	uint64_t length = min_u64(time_ns / 60, REFERENCE_NS), filled;
 	int rc = tune_fill(workload, tuning->space.ioengines[0], drive, time_ns / 3, time_ns,
 			   &tuning->error);
 
@@ -193,9 +175,10 @@ static int measure_all(struct tuning *tuning)
 				     &tuning->space, &tuning->error);
 	if (rc)
 		return rc;
+	filled = workload->written;
 	/* A round of the reference takes a small part of the time and of the write limit, or there
 	 * is none. The writes of the second one, after the search, are reserved. */
-	cost = 3 * (uint64_t)(drive->fill[0] * 2e-9 * (double)length) + 96 * MIB;
+	cost = 3 * (uint64_t)(drive->fill * 2e-9 * (double)length) + 96 * MIB;
 	if (options->objective == TUNE_READ || length < REFERENCE_NS_MIN ||
 	    cost > (options->max_writes - workload->written) / 16)
 		length = 0;
@@ -214,9 +197,8 @@ static int measure_all(struct tuning *tuning)
 		fputs(progress_erase(), stderr);
 	}
 	workload->writes_max = options->max_writes;
-	if (!rc)
-		rc = measure_reference(tuning, length, &drive->reference[1]);
-	tune_judge_writes(drive, workload->working_set, workload->written);
+	rc = rc ?: measure_reference(tuning, length, &drive->reference[1]);
+	tune_judge_writes(drive, workload->written - filled);
 	return rc;
 }
 
@@ -306,8 +288,7 @@ int cmd_tune(int argc, char **argv)
 		return REFUSE(STATUS_USAGE, "--apply and --output are one file, %s: give two",
 			      options->report.output);
 	rc = tune_look(options->directory, drive, error);
-	if (!rc)
-		rc = tune_choose_working_set(options, drive, &workload->working_set, error);
+	rc = rc ?: tune_choose_working_set(options, drive, &workload->working_set, error);
 	if (!rc)
 		rc = tune_space_make(options, &drive->machine, workload->working_set, &tuning.space,
 				     error);
@@ -321,9 +302,8 @@ int cmd_tune(int argc, char **argv)
 					   .tolerance = options->tolerance / 100,
 					   .latency_max_ns = options->max_latency_ms * 1000000,
 					   .seed = 1};
-	workload->open = open_aio;
 	workload->now_ns = read_clock;
-	workload->stopped = is_stopped;
+	workload->stopped = stop_signal;
 	workload->memory_bytes = tune_memory_bytes(&drive->machine);
 	workload->writes_max = options->max_writes;
 	stop_catch_signals();

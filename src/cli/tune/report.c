@@ -130,8 +130,8 @@ void tune_json(FILE *file, const struct tuning *tuning, bool whole)
 		info_json_path(json, &drive->path);
 		json_count(json, "working_set_bytes", tuning->workload.working_set);
 		json_count(json, "written_bytes", tuning->workload.written);
-		json_real(json, "write_first_bytes_per_s", drive->write_first);
-		json_real(json, "write_last_bytes_per_s", drive->write_last);
+		json_real(json, "write_first_bytes_per_s", drive->reference[0]);
+		json_real(json, "write_last_bytes_per_s", drive->reference[1]);
 		json_bool(json, "slows_down", drive->slows_down);
 		json_text(json, "slows_text", drive->slows_text);
 		json_close_object(json);

@@ -28,11 +28,10 @@ struct tune_drive {
 	struct nvs_machine_info machine;
 	struct nvs_path_info path;
 	int directory; /* its descriptor, which has the lock */
-	/* Bytes per second; 0: not measured. */
-	double fill[2];			/* of the first and the last quarter of the fill */
-	double reference[2];		/* of equal rounds before and after the search */
-	double write_first, write_last; /* of these two pairs, the one that differs more */
-	bool slows_down;		/* by 20 % or more */
+	/* Of writing, bytes per second; 0: not measured. */
+	double fill;	     /* of the whole file */
+	double reference[2]; /* of equal rounds before and after the search */
+	bool slows_down;     /* by 20 % or more */
 	char slows_text[256];
 };
 
@@ -41,10 +40,10 @@ struct tune_drive {
  * more of them submitted than the queues hold.
  */
 struct tune_workload {
-	/* How to open an aio and read the clock, of a real or a simulated drive. */
+	/* Opens an aio of a simulated drive; NULL: of the real one. */
 	int (*open)(void *arg, const struct nvs_config *config, struct nvs_aio **aio,
 		    struct nvs_error *error);
-	uint64_t (*now_ns)(void *arg);
+	uint64_t (*now_ns)(void *arg); /* the clock of either */
 	void *arg;
 	int fd;			      /* a filled file */
 	uint64_t working_set;	      /* its bytes; 2 x in_flight_max and 128 MiB suffice */
@@ -52,7 +51,7 @@ struct tune_workload {
 	uint64_t memory_bytes;	      /* in_flight_max and 64 MiB suffice */
 	uint64_t written, writes_max; /* bytes submitted for writing, and their limit */
 	double rate;		      /* of the last round */
-	bool (*stopped)(void);	      /* may be NULL */
+	int (*stopped)(void);	      /* not 0: end early; may be NULL */
 	/* Stops and restarts a simulated clock while counters are read; may be NULL. */
 	void (*hold)(void *arg, bool on);
 };
@@ -102,8 +101,8 @@ int tune_space_make(const struct tune_options *options, const struct nvs_machine
  */
 int tune_fill(struct tune_workload *workload, enum nvs_ioengine ioengine, struct tune_drive *drive,
 	      uint64_t soft_ns, uint64_t hard_ns, struct nvs_error *error);
-/* Compares the begin and end of the fill, and the references. */
-void tune_judge_writes(struct tune_drive *drive, uint64_t working_set, uint64_t written);
+/* Compares the references, between which so many bytes were written. */
+void tune_judge_writes(struct tune_drive *drive, uint64_t written);
 
 /* ---- A round ---- */
 

@@ -3,8 +3,6 @@
  * A round counts I/Os as they complete, between two completions: if I/Os are slow, counting
  * transfers would be too coarse.
  */
-#include <stdlib.h>
-
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/numbers.h"
@@ -73,7 +71,8 @@ int tune_aio_open(const struct tune_workload *workload, const struct tune_point 
 	for (size_t i = 0; i < TUNE_SETTINGS && !rc; i++)
 		rc = nvs_config_set_number(config, settings[i].key, settings[i].value, error);
 	if (!rc)
-		rc = workload->open(workload->arg, config, aio, error);
+		rc = workload->open ? workload->open(workload->arg, config, aio, error)
+				    : nvs_aio_open(aio, config, error);
 	nvs_config_close(config);
 	return rc;
 }
@@ -170,8 +169,7 @@ static int reap_transfers(struct round *round, bool *any)
 		slot->request = NULL;
 		*any = true;
 		round->completed += round->transfer_bytes;
-		if (!rc)
-			rc = nvs_request_status(completed[i], round->error);
+		rc = rc ?: nvs_request_status(completed[i], round->error);
 		nvs_request_close(completed[i]);
 	}
 	return rc;
@@ -213,8 +211,7 @@ static int run_transfers(struct round *round, uint64_t for_ns)
 								  : submit_transfers(round);
 		uint64_t now;
 
-		if (!rc)
-			rc = reap_transfers(round, &any);
+		rc = rc ?: reap_transfers(round, &any);
 		if (rc)
 			return rc;
 		if (!any)
@@ -262,17 +259,13 @@ int tune_workload_measure(void *arg, const struct tune_point *point, enum tune_o
 			  uint64_t for_ns, struct tune_sample *sample, struct nvs_error *error)
 {
 	struct tune_workload *workload = arg;
-	struct round *round = calloc(1, sizeof(*round));
+	static struct round rounds; /* large */
+	struct round *round = &rounds;
 	int rc;
 
-	if (!round)
-		return error_set(error, -ENOMEM, "out of memory for a measurement");
-	round->workload = workload;
-	round->objective = objective;
-	round->error = error;
+	*round = (struct round){.workload = workload, .objective = objective, .error = error};
 	rc = plan_round(round, point);
-	if (!rc)
-		rc = tune_aio_open(workload, point, &round->aio, error);
+	rc = rc ?: tune_aio_open(workload, point, &round->aio, error);
 	if (!rc)
 		rc = nvs_file_from_fd(round->aio, workload->fd, NVS_FILE_WRITE, &round->file,
 				      error);
@@ -290,6 +283,5 @@ int tune_workload_measure(void *arg, const struct tune_point *point, enum tune_o
 		workload->rate = sample->bytes_per_s;
 	}
 	nvs_aio_close(round->aio);
-	free(round);
 	return rc;
 }

@@ -374,7 +374,7 @@ TEST(a_load_of_fios_alone_is_refused_by_key_and_line)
 
 	for (unsigned i = 0; i < COUNT(keys); i++) {
 		snprintf(file, sizeof(file), "[a]\nbs=4k\n%s\n", keys[i]);
-		snprintf(why, sizeof(why), "x.ini:3: %s%.*s", i ? "bench has no key " : "",
+		snprintf(why, sizeof(why), "x.ini:3: bench has no key %.*s",
 			 (int)strcspn(keys[i], "="), keys[i]);
 		assert_file_refused("", file, why);
 		assert_says(said, "fio");
@@ -446,28 +446,6 @@ TEST(few_keys_of_fios_are_accepted)
 	if (pclose(fio) || !n)
 		SKIP("no fio here");
 	assert_true(n > 150);
-}
-
-/* Both as a key and on the command line, whatever its value. */
-TEST(an_option_that_is_gone_names_what_replaces_it)
-{
-	char text[128], why[256];
-
-	for (const struct option_gone *gone = bench_command.gone; gone->name; gone++) {
-		assert_null(options_find(&bench_command, gone->name));
-		snprintf(text, sizeof(text), "[a]\nbs=4k\n%s=1\n", gone->name);
-		snprintf(why, sizeof(why), "x.ini:3: %s is no longer a key: %s", gone->name,
-			 gone->instead);
-		assert_file_refused("", text, why);
-		snprintf(text, sizeof(text), "--%s=1", gone->name);
-		snprintf(why, sizeof(why), "--%s is no longer an option of bench: %s", gone->name,
-			 gone->instead);
-		assert_typed_refused(text, why);
-	}
-	assert_file_refused("", "[global]\nwrite_bw_log\n[a]\n",
-			    "x.ini:2: write_bw_log is no longer a key: status-interval");
-	assert_file_refused("", "[a]\nrw=restore\n",
-			    "x.ini:2: rw=restore: make bench BENCH=\"--only checkpoint\"");
 }
 
 /* ---- Ranks ---- */

@@ -107,7 +107,7 @@ static void free_run(struct run *run)
 	free(run);
 }
 
-static const char *written(struct run *run, int (*report)(FILE *, const struct bench_report *))
+static const char *written(struct run *run, void (*report)(FILE *, const struct bench_report *))
 {
 	size_t size;
 	FILE *file;
@@ -115,7 +115,7 @@ static const char *written(struct run *run, int (*report)(FILE *, const struct b
 	free(run->output);
 	file = open_memstream(&run->output, &size);
 	assert_non_null(file);
-	assert_int_equal(report(file, &run->report), 0);
+	report(file, &run->report);
 	fclose(file);
 	return run->output;
 }

@@ -721,7 +721,7 @@ TEST(reads_and_writes_lie_apart)
 	drive_load_close(&load);
 }
 
-static bool stopped(void)
+static int stopped(void)
 {
 	return true;
 }
@@ -753,11 +753,6 @@ TEST(the_workload_reports_its_errors)
 	drive_load_close(&load);
 }
 
-static uint64_t written_of_load(void *arg)
-{
-	return ((struct drive_load *)arg)->load.written;
-}
-
 /* A search whose rounds all run in the aio layer. */
 TEST(a_search_through_the_workload)
 {
@@ -765,12 +760,11 @@ TEST(a_search_through_the_workload)
 	struct tune_rules rules = {
 		.tolerance = 0.03, .budget_ns = 20 * S, .writes_max = UINT64_MAX, .seed = 1};
 	struct tune_outcome outcome;
-	struct tune_meter meter = {.measure = tune_workload_measure, .arg = &load.load};
+	struct tune_meter meter = {
+		.measure = tune_workload_measure, .written = &load.load.written, .arg = &load};
 
 	drive_load_open(&load, saturating->kind, &space);
 	meter.now_ns = load.load.now_ns;
-	meter.arg = &load;
-	meter.written = written_of_load;
 	SUCCEEDS(tune_search(&space, &rules, &meter, &outcome, &error), &error);
 	print_message("%s\n", outcome.why);
 	assert_int_equal(outcome.chosen->point.block_size, 512 << 10);

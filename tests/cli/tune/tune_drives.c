@@ -381,11 +381,6 @@ static uint64_t now_ns(void *arg)
 	return ((struct drive *)arg)->now_ns;
 }
 
-static uint64_t written(void *arg)
-{
-	return ((struct drive *)arg)->written;
-}
-
 struct tune_meter drive_meter(struct drive *drive, double noise, uint64_t seed)
 {
 	drive->noise = noise;
@@ -396,7 +391,7 @@ struct tune_meter drive_meter(struct drive *drive, double noise, uint64_t seed)
 	drive->drift_from_ns = random_below(&drive->temper_random, DRIFT_NS);
 	drive->stall_from_ns = drive->stall_to_ns = 0;
 	return (struct tune_meter){
-		.measure = measure, .now_ns = now_ns, .written = written, .arg = drive};
+		.measure = measure, .now_ns = now_ns, .written = &drive->written, .arg = drive};
 }
 
 double drive_rate(const struct drive *drive, const struct tune_point *point)

@@ -212,7 +212,7 @@ static struct cost cost_so_far(const struct search *search)
 	const struct tune_meter *meter = search->meter;
 
 	return (struct cost){meter->now_ns(meter->arg) - search->began.ns,
-			     meter->written(meter->arg) - search->began.written};
+			     *meter->written - search->began.written};
 }
 
 static double share_spent(const struct search *search)
@@ -773,7 +773,7 @@ int tune_search(const struct tune_space *space, const struct tune_rules *rules,
 		.noise = {.variance = NOISE_ASSUMED * NOISE_ASSUMED, .freedom = 2},
 		.random = rules->seed,
 		.lacking = "time",
-		.began = {meter->now_ns(meter->arg), meter->written(meter->arg)},
+		.began = {meter->now_ns(meter->arg), *meter->written},
 		.round_ns = min_u64(
 			max_u64(budget_ns / ROUNDS_IN_BUDGET, min_u64(budget_ns / 4, ROUND_NS_MIN)),
 			ROUND_NS_MAX),

@@ -50,7 +50,7 @@ struct tune_meter {
 	int (*measure)(void *arg, const struct tune_point *point, enum tune_objective objective,
 		       uint64_t for_ns, struct tune_sample *sample, struct nvs_error *error);
 	uint64_t (*now_ns)(void *arg);
-	uint64_t (*written)(void *arg); /* bytes written so far, warm-ups included */
+	const uint64_t *written; /* bytes written so far, warm-ups included */
 	/* Called after each round with the share of the budget spent; may be NULL. */
 	void (*progress)(void *arg, const char *phase, double share);
 	void *arg;
