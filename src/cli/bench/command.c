@@ -338,13 +338,13 @@ static const struct bench_options defaults = {
 
 const struct command_spec replay_command = {
 	.name = "replay",
-	.summary = "Makes the calls on tensors that a recorded run made, in the same order, on\n"
-		   "another drive or with other settings, and measures them. TRACE is a timeline\n"
+	.summary = "Makes the calls on tensors that a recorded run made, in the same order, on "
+		   "another drive or with other settings, and measures them. TRACE is a timeline "
 		   "that nvswap bench --trace or the library wrote, or a text file of accesses.",
-	.notes = "A text file has an access on each line: swapin NAME [BYTES], swapout NAME\n"
-		 "[BYTES], release NAME, prefetch NAME [BYTES], compute TIME, step. BYTES is\n"
-		 "needed the first time.\n"
-		 "The exit status is 0 only if every byte was moved and, with --verify, compared\n"
+	.notes = "A text file has an access on each line: swapin NAME [BYTES], swapout NAME "
+		 "[BYTES], release NAME, prefetch NAME [BYTES], compute TIME, step. BYTES is "
+		 "needed the first time. "
+		 "The exit status is 0 only if every byte was moved and, with --verify, compared "
 		 "equal; 1 with the reason on standard error otherwise; 2 for bad usage.",
 	.operand = "TRACE",
 	.options = option_specs,

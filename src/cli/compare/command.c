@@ -214,7 +214,7 @@ static const struct values defaults = {.threshold = 5};
 
 static const struct option_spec options[] = {
 	{"threshold", "PERCENT", OPTION_PERCENT, offsetof(struct values, threshold),
-	 .help = "smaller changes count as the same; a larger slowdown makes the exit\n"
+	 .help = "smaller changes count as the same; a larger slowdown makes the exit "
 		 "status 1 (5)"},
 	REPORT_OPTIONS(offsetof(struct values, report)),
 };

@@ -73,10 +73,9 @@ static const struct option_spec option_specs[] = {
 	{"rw", "MODE", OPTION_CHOICE, FIELD(rw), .choices = rw_names, .fios = fios_modes,
 	 .aliases = NAMES("readwrite"),
 	 .help = "swapout writes the tensors, swapin reads them, and swap (the default) reads, "
-		 "changes and writes them back. step runs optimizer steps over state on the "
-		 "drive, params forward and backward passes over the layers. The others move "
-		 "blocks of a scratch file: "
-		 "what the drive does without nvswap"},
+		 "changes and writes them back. step runs optimizer steps over state on the drive, "
+		 "params forward and backward passes over the layers. The others move blocks of a "
+		 "scratch file: what the drive does without nvswap"},
 	{"loops", "N", OPTION_COUNT, FIELD(loops), .min = 1, .max = 1000000000,
 	 .help = "passes over the model or the file (1); with rw=step and params, steps (3)"},
 	{"runtime", "TIME", OPTION_DURATION, FIELD(runtime_ms), .max = TIME_MAX,
@@ -108,11 +107,10 @@ static const struct option_spec option_specs[] = {
 	 .modes = TENSOR_MODES,
 	 .help = "bytes of the pool, for buffer_count x buffer_size. Without it and --config: "
 		 "256m, or twice the longest tensor if that is more; less than 256m where memory "
-		 "is "
-		 "short. The pool must hold the "
-		 "longest tensor. With rw=params it must hold the longest layer, and the default "
-		 "is smaller than the model, or else no layer would be read again. With rw=step "
-		 "it also sets sub_group_size, and comes on top of --max-in-cpu"},
+		 "is short. The pool must hold the longest tensor. With rw=params it must hold the "
+		 "longest layer, and the default is smaller than the model, or else no layer would "
+		 "be read again. With rw=step it also sets sub_group_size, and comes on top of "
+		 "--max-in-cpu"},
 	{"max-in-cpu", "ELEMENTS", OPTION_COUNT, FIELD(max_in_cpu), .max = 1ull << 50,
 	 .modes = STEP_MODES,
 	 .help = "with rw=step, elements whose state stays in memory between steps "
@@ -143,8 +141,7 @@ static const struct option_spec option_specs[] = {
 	 .help = "run only this job of the job files; may be repeated"},
 	{"dry-run", NULL, OPTION_FLAG, FIELD(dry_run), .scope = OPTION_OF_LINE,
 	 .help = "print the space and bytes that each job takes, and the time if --rate or the "
-		 "runtime "
-		 "gives it; run none of them"},
+		 "runtime gives it; run none of them"},
 	{"status-interval", "TIME", OPTION_DURATION, FIELD(status_interval_ms), .min = 1,
 	 .max = TIME_MAX, .scope = OPTION_OF_RUN,
 	 .help = "report the figures so far at this interval"},
@@ -175,22 +172,19 @@ const struct bench_options bench_defaults = {
 const struct command_spec bench_command = {
 	.name = "bench",
 	.summary =
-		"Swaps the tensors of a model between a pinned pool in host memory and NVMe, in\n"
-		"batches, measures the rates, and verifies the data if asked. Options override "
-		"the\n"
-		"configuration. Modes swapin and swap first swap everything out; that is reported\n"
-		"separately. Modes step and params run training steps; their first step, which\n"
-		"creates the optimizer's state or records the order of the layers, is not\n"
-		"measured. Modes read, write, randread and randwrite move blocks of a file, as "
-		"the\n"
-		"drive's own baseline.\n"
-		"\n"
-		"With job files in fio's form, options apply to every job and override the files.\n"
-		"Names of options are keys there, as in \"iodepth=32\", with - or _.",
-	.notes = "Sizes are in bytes or with k, m, g, t or p, also kb or KiB, all powers of 1024:\n"
-		 "4096, 4k, 1M. Times are in seconds or with us, ms, s, m, h or d. Other numbers\n"
-		 "may be written as in the configuration: 1e9, 2.5e7.\n"
-		 "The exit status is 0 only if every byte was moved and, with --verify, compared\n"
+		"Swaps the tensors of a model between a pinned pool in host memory and NVMe, in "
+		"batches, measures the rates, and verifies the data if asked. Options override the "
+		"configuration. Modes swapin and swap first swap everything out; that is reported "
+		"separately. Modes step and params run training steps; their first step, which "
+		"creates the optimizer's state or records the order of the layers, is not "
+		"measured. Modes read, write, randread and randwrite move blocks of a file, as the "
+		"drive's own baseline.\n\nWith job files in fio's form, options apply to every job "
+		"and override the files. Names of options are keys there, as in \"iodepth=32\", "
+		"with - or _.",
+	.notes = "Sizes are in bytes or with k, m, g, t or p, also kb or KiB, all powers of 1024: "
+		 "4096, 4k, 1M. Times are in seconds or with us, ms, s, m, h or d. Other numbers "
+		 "may be written as in the configuration: 1e9, 2.5e7. "
+		 "The exit status is 0 only if every byte was moved and, with --verify, compared "
 		 "equal; 1 with the reason on standard error otherwise; 2 for bad usage.",
 	.operand = "[FILE.ini]...",
 	.options = option_specs,

@@ -111,16 +111,6 @@ static int add_job(struct planner *planner, const char *name, const char *where,
 	return 0;
 }
 
-static bool is_wanted(const struct planner *planner, const char *name)
-{
-	const struct option_list *wanted = &planner->typed.options.sections;
-
-	for (unsigned i = 0; i < wanted->n; i++)
-		if (!strcmp(wanted->items[i], name))
-			return true;
-	return wanted->n == 0;
-}
-
 /*
  * A file that says too little is one job for fio and another for bench, whose defaults differ. With
  * a configuration it is none of fio's.
@@ -146,13 +136,16 @@ static int check_complete(const struct level *level, const char *name, const cha
 
 static int plan_section(struct planner *planner, const struct jobfile_section *section)
 {
-	bool is_global = !strcmp(section->name, "global");
+	const struct option_list *wanted = &planner->typed.options.sections;
+	bool is_global = !strcmp(section->name, "global"), skipped = wanted->n && !is_global;
 	struct level level = planner->global;
 	struct options_given own = {.noperands = 0};
 	char where[WHERE_BYTES];
 	int rc = 0;
 
-	if (!is_global && !is_wanted(planner, section->name))
+	for (unsigned i = 0; i < wanted->n && skipped; i++)
+		skipped = strcmp(wanted->items[i], section->name) != 0;
+	if (skipped)
 		return 0;
 	for (size_t i = 0; i < section->n && !rc; i++)
 		rc = take_line(planner, &section->lines[i], is_global, &level, &own);

@@ -67,24 +67,6 @@ struct pass {
 
 /* ---- Passes */
 
-static void begin_pass(const struct blocks *run, struct pass *pass)
-{
-	uint64_t fit = run->memory_bytes / pass->block;
-	uint64_t rate = pass->paced ? run->options->rate : 0;
-	uint64_t in_part = rate / RATE_PARTS_IN_S / pass->block;
-
-	pass->nblocks = (run->nbytes + pass->block - 1) / pass->block;
-	pass->window = min_u64(min_u64(fit, run->nslots), pass->nblocks);
-	pass->batch = pass->window / (pass->window >= 4 * run->depth ? 2 : BATCHES);
-	if (rate && in_part < pass->batch)
-		pass->batch = in_part;
-	if (!pass->batch)
-		pass->batch = 1;
-	pass->window -= pass->window % pass->batch;
-	assert(pass->window);
-	progress_begin(pass->name, pass->runtime_ns ? pass->runtime_ns : pass->nbytes);
-}
-
 /*
  * The n-th block of a random order in which each comes once: a Feistel network over the smallest
  * even number of bits that holds the numbers of blocks, repeated until the result is one of these.
@@ -165,11 +147,20 @@ static int complete_batch(struct blocks *run, struct pass *pass, struct nvs_erro
 static int run_pass(struct blocks *run, struct pass pass)
 {
 	struct nvs_error ignored = {.size = sizeof(ignored)};
-	uint64_t started_ns = clock_ns(), taken_ns = 0;
+	uint64_t started_ns = clock_ns(), taken_ns = 0, fit = run->memory_bytes / pass.block;
+	uint64_t rate = pass.paced ? run->options->rate : 0;
 	int rc = 0;
 
 	run->moved = 0;
-	begin_pass(run, &pass);
+	pass.nblocks = (run->nbytes + pass.block - 1) / pass.block;
+	pass.window = min_u64(min_u64(fit, run->nslots), pass.nblocks);
+	pass.batch = pass.window / (pass.window >= 4 * run->depth ? 2 : BATCHES);
+	if (rate)
+		pass.batch = min_u64(pass.batch, rate / RATE_PARTS_IN_S / pass.block);
+	pass.batch = max_u64(pass.batch, 1);
+	pass.window -= pass.window % pass.batch;
+	assert(pass.window);
+	progress_begin(pass.name, pass.runtime_ns ? pass.runtime_ns : pass.nbytes);
 	do {
 		while (!rc && !pass.ended && !stop_signal() &&
 		       (!pass.runtime_ns || taken_ns < pass.runtime_ns) &&

@@ -57,7 +57,7 @@ struct load {
 	int (*run)(void *arg, bool measured, uint64_t loops, uint64_t runtime_ms);
 	/* Of steps_run: */
 	int (*step)(void *arg, struct step_done *done); /* -EINTR: a signal ended it early */
-	int (*wait)(void *arg); /* waits for I/O that steps leave in flight; NULL: none */
+	struct bench_engine *opened; /* whose I/O steps leave in flight; NULL: none */
 	void *arg;
 };
 

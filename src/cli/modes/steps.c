@@ -62,7 +62,7 @@ static int run_steps(void *arg, bool measured, uint64_t loops, uint64_t runtime_
 		progress_update(by_time ? spent_ns : i + 1, moved);
 	}
 	progress_end();
-	return rc || !steps->wait ? rc : steps->wait(steps->arg);
+	return rc || !steps->opened ? rc : bench_engine_wait(steps->opened);
 }
 
 /*
@@ -76,8 +76,8 @@ static int steps_run(const struct load *steps)
 	int rc = steps->step(steps->arg, &first);
 
 	steps->result->steps.first = first.io;
-	if (!rc && steps->wait)
-		rc = steps->wait(steps->arg);
+	if (!rc && steps->opened)
+		rc = bench_engine_wait(steps->opened);
 	load.run = run_steps;
 	load.arg = &own;
 	rc = rc ?: load_run(&load);
@@ -300,39 +300,27 @@ struct pass {
 	size_t nlayers;
 };
 
-static int wait_params(void *arg)
-{
-	struct pass *pass = arg;
-
-	return bench_engine_wait(&pass->opened);
-}
-
-static void compute(const struct pass *pass, const struct layer *layer)
-{
-	uint64_t from = clock_ns();
-	char name[32];
-
-	job_sleep_until(from + pass->job->options.compute_us * 1000u);
-	if (!pass->job->options.compute_us || !pass->job->trace)
-		return;
-	model_layer_name(pass->opened.model, layer, name, sizeof(name));
-	nvs_trace_span(pass->job->trace, name, from, clock_ns());
-}
-
 static int visit(struct pass *pass, const struct layer *layer)
 {
 	struct nvs_engine *engine = pass->opened.engine;
 	struct nvs_tensor **tensors = pass->opened.tensors + layer->first;
 	struct nvs_error *error = &pass->opened.result->error;
-	uint64_t pin;
+	const struct bench_job *job = pass->job;
+	uint64_t pin, from;
+	char name[32];
 	int rc = nvs_tensor_swap_in(engine, tensors, layer->n, -1, &pin, error);
 
 	rc = rc ?: nvs_tensor_wait(engine, tensors, layer->n, pin, -1, error);
 	if (rc)
 		return rc;
-	if (pass->job->options.verify)
+	if (job->options.verify)
 		bench_engine_compare(&pass->opened, &pass->pattern, layer, 0);
-	compute(pass, layer);
+	from = clock_ns();
+	job_sleep_until(from + job->options.compute_us * 1000u);
+	if (job->options.compute_us && job->trace) {
+		model_layer_name(pass->opened.model, layer, name, sizeof(name));
+		nvs_trace_span(job->trace, name, from, clock_ns());
+	}
 	return nvs_tensor_release(engine, tensors, layer->n, pin, NVS_CLEAN, error);
 }
 
@@ -362,7 +350,7 @@ int bench_params(const struct bench_job *job, struct job_watch *watch, struct be
 			    .watch = watch,
 			    .result = result,
 			    .step = pass_step,
-			    .wait = wait_params,
+			    .opened = &pass.opened,
 			    .arg = &pass};
 	int rc;
 

@@ -129,8 +129,7 @@ static const char keys_of_optimizer[] =
 	"buffer_size fast_init pipeline_read pipeline_write ratio } sub_group_size } ";
 static const char keys_of_step[] =
 	"optimizer { type } gradient_clipping fp16 { enabled loss_scale initial_scale_power "
-	"loss_scale_window "
-	"hysteresis consecutive_hysteresis min_loss_scale } bf16 { enabled } "
+	"loss_scale_window hysteresis consecutive_hysteresis min_loss_scale } bf16 { enabled } "
 	"data_types { grad_accum_dtype } ";
 static const char keys_of_nvswap[] = "nvswap { ioengine io_timeout_ms verify keep rank stripe_size "
 				     "write_budget";

@@ -195,11 +195,12 @@ static const struct option_spec options[] = {
 static const struct action {
 	const char *name;
 	int (*run)(struct store_job *job);
+	store_fn *each; /* without `run` */
 } actions[ACTIONS] = {
 	[LIST] = {"list", store_list},
-	[SHOW] = {"show", store_show},
+	[SHOW] = {"show", .each = store_show},
 	[VERIFY] = {"verify", store_verify},
-	[REPAIR] = {"repair", store_repair},
+	[REPAIR] = {"repair", .each = store_repair},
 	[REMOVE] = {"remove", store_remove},
 	[EXPORT] = {"export", store_export},
 	[IMPORT] = {"import", store_import},
@@ -316,7 +317,7 @@ int cmd_store(int argc, char **argv)
 	json_text(&json, "nvswap version", nvs_version());
 	json_open_list(&json, action->run == store_checksum ? "files" : "stores");
 	if (!status)
-		status = action->run(&job);
+		status = action->run ? action->run(&job) : store_each(&job, action->each);
 	json_close_list(&json);
 	json_close_object(&json);
 	closed = output_close(&output);

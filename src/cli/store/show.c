@@ -151,7 +151,7 @@ static void show_tensor(struct json_writer *json, const struct nvs_store_tensor 
 	json_close_object(json);
 }
 
-static int show_one(struct store_job *job, const struct nvs_store_place *place)
+int store_show(struct store_job *job, const struct nvs_store_place *place)
 {
 	struct nvs_store_tensor tensor = {.size = sizeof(tensor)};
 	struct nvs_store_copy copy = {.size = sizeof(copy)};
@@ -183,11 +183,6 @@ static int show_one(struct store_job *job, const struct nvs_store_place *place)
 	return info.state == NVS_STORE_DAMAGED || info.damaged_copies ? STATUS_FAILED : 0;
 }
 
-int store_show(struct store_job *job)
-{
-	return store_each(job, show_one);
-}
-
 /* ---- verify ---- */
 
 #define BATCH 256u /* tensors; between two batches a signal ends the command */
@@ -212,30 +207,11 @@ static struct nvs_aio *open_aio(void)
 	return aio;
 }
 
-static void count(struct store_job *job, const struct nvs_store *store, uint64_t index,
-		  const struct nvs_store_verdict *verdict, struct tally *tally)
-{
-	struct nvs_store_tensor tensor = {.size = sizeof(tensor)};
-
-	nvs_store_get_tensor(store, index, &tensor);
-	tally->tensors++;
-	tally->nbytes += verdict->finding == NVS_STORE_EMPTY ? 0 : tensor.nbytes;
-	tally->unchecked += verdict->finding == NVS_STORE_UNCHECKED;
-	if (!verdict->problem[0])
-		return;
-	tally->damaged++;
-	json_open_row(job->json);
-	json_text(job->json, "tensor", tensor.name);
-	json_text(job->json, "path", tensor.path);
-	json_count(job->json, "offset", tensor.offset);
-	json_text(job->json, "problem", verdict->problem);
-	json_close_object(job->json);
-}
-
 static int read_all(struct store_job *job, struct nvs_store *store, struct nvs_aio *aio,
 		    const struct nvs_store_info *info, struct tally *tally)
 {
 	static struct nvs_store_verdict verdicts[BATCH];
+	struct nvs_store_tensor tensor = {.size = sizeof(tensor)};
 	struct nvs_error error = {.size = sizeof(error)};
 	int rc = 0;
 
@@ -246,8 +222,21 @@ static int read_all(struct store_job *job, struct nvs_store *store, struct nvs_a
 		for (size_t i = 0; i < n; i++)
 			verdicts[i] = (struct nvs_store_verdict){.size = sizeof(verdicts[i])};
 		rc = nvs_store_verify(store, aio, at, n, verdicts, &error);
-		for (size_t i = 0; i < n && !rc; i++)
-			count(job, store, at + i, &verdicts[i], tally);
+		for (size_t i = 0; i < n && !rc; i++) {
+			nvs_store_get_tensor(store, at + i, &tensor);
+			tally->tensors++;
+			tally->nbytes += verdicts[i].finding == NVS_STORE_EMPTY ? 0 : tensor.nbytes;
+			tally->unchecked += verdicts[i].finding == NVS_STORE_UNCHECKED;
+			if (!verdicts[i].problem[0])
+				continue;
+			tally->damaged++;
+			json_open_row(job->json);
+			json_text(job->json, "tensor", tensor.name);
+			json_text(job->json, "path", tensor.path);
+			json_count(job->json, "offset", tensor.offset);
+			json_text(job->json, "problem", verdicts[i].problem);
+			json_close_object(job->json);
+		}
 		progress_update(tally->nbytes, tally->nbytes);
 	}
 	progress_end();

@@ -73,12 +73,11 @@ int store_settings(const struct nvs_store_place *place, bool writes, const struc
 /* Passes on what opening it returned; after -EBUSY the error tells which process has it. */
 int store_opened(const struct nvs_store_place *place, int rc, struct nvs_error *error);
 
-/* The actions; each returns the exit status. */
+/* The actions; each returns the exit status. The first two are called for each chosen store. */
+store_fn store_show, store_repair;
 int store_list(struct store_job *job);
-int store_show(struct store_job *job);
 int store_verify(struct store_job *job);
 int store_remove(struct store_job *job);
-int store_repair(struct store_job *job);
 int store_export(struct store_job *job);
 int store_import(struct store_job *job);
 int store_checksum(struct store_job *job);

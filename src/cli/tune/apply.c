@@ -29,13 +29,6 @@ struct member {
 	bool stays;	    /* the value that is there has the meaning of the new one */
 };
 
-/* Whether there is nothing in it, not even a comment. */
-static bool is_blank(const struct json_value *value)
-{
-	return value->type == JSON_NULL || (value->type == JSON_OBJECT &&
-					    value->raw[1 + strspn(value->raw + 1, BLANKS)] == '}');
-}
-
 /* Writes the member behind the last one of the object, on a line of its own if that has one. */
 static void add_member(FILE *out, const struct json_value *object, const struct member *member)
 {
@@ -63,6 +56,7 @@ static int set_member(struct tune_text *text, const char *name, const struct mem
 	struct json_document *document;
 	const char *from;
 	FILE *out;
+	bool blank;
 	int rc = json_parse_relaxed(&document, text->bytes, text->nbytes, name, SIZE_MAX, error);
 
 	if (rc)
@@ -70,7 +64,11 @@ static int set_member(struct tune_text *text, const char *name, const struct mem
 	root = json_root(document);
 	object = member->block ? json_member(root, member->block) : root;
 	value = json_member(object, member->key);
-	if (value ? member->stays || (!member->block && !is_blank(value))
+	/* There is nothing in it, not even a comment. */
+	blank = value && (value->type == JSON_NULL ||
+			  (value->type == JSON_OBJECT &&
+			   value->raw[1 + strspn(value->raw + 1, BLANKS)] == '}'));
+	if (value ? member->stays || (!member->block && !blank)
 		  : member->unless && json_member(object, member->unless)) {
 		json_free(document);
 		return 0;

@@ -27,22 +27,22 @@ static const char *const objective_aliases[] = {"rw", NULL};
 static const struct option_spec option_specs[] = {
 	{"objective", "WHAT", OPTION_CHOICE, FIELD(objective), .choices = tune_objectives,
 	 .aliases = objective_aliases,
-	 .help = "what to tune for: swap, half reads and half writes (the default), or\n"
+	 .help = "what to tune for: swap, half reads and half writes (the default), or "
 		 "reads or writes alone"},
 	{"max-latency", "TIME", OPTION_DURATION, FIELD(max_latency_ms), .min = 1, .max = 60000,
-	 .help = "choose only settings that complete 99 % of their I/Os within this time,\n"
+	 .help = "choose only settings that complete 99 % of their I/Os within this time, "
 		 "such as 10ms"},
 	{"time", "TIME", OPTION_DURATION, FIELD(time_ms), .min = 1000, .max = 86400000,
 	 .help = "how long it may take, filling the file included (60s)"},
 	{"working-set", "SIZE", OPTION_SIZE, FIELD(working_set), .min = 64u << 20,
 	 .max = 1ull << 50,
-	 .help = "size of the file it works on: 1g, or a quarter of the free space or of\n"
-		 "--max-writes if that is less. To see past the write cache of a drive,\n"
+	 .help = "size of the file it works on: 1g, or a quarter of the free space or of "
+		 "--max-writes if that is less. To see past the write cache of a drive, "
 		 "give more than that holds"},
 	{"max-writes", "SIZE", OPTION_SIZE, FIELD(max_writes), .min = 64u << 20, .max = 1ull << 50,
 	 .help = "write no more than this to the drive, filling the file included (32g)"},
 	{"tolerance", "PERCENT", OPTION_PERCENT, FIELD(tolerance),
-	 .help = "settings slower than the fastest by no more than this are as good, and\n"
+	 .help = "settings slower than the fastest by no more than this are as good, and "
 		 "of these the one with the least in flight is chosen (3)"},
 	{"block-size-min", "SIZE", OPTION_SIZE, FIELD(block_size_min), .min = 4096,
 	 .max = TUNE_BLOCK_SIZE_MAX, .multiple = 4096,
@@ -58,7 +58,7 @@ static const struct option_spec option_specs[] = {
 	{"ioengine", "ENGINE", OPTION_CHOICE, FIELD(ioengine), .choices = ioengine_names,
 	 .help = "the only engine to try; auto: all that work here (auto)"},
 	{"apply", "FILE", OPTION_STRING, FIELD(apply),
-	 .help = "write the choice into this DeepSpeed configuration, keeping every other\n"
+	 .help = "write the choice into this DeepSpeed configuration, keeping every other "
 		 "byte of it"},
 	REPORT_OPTIONS(FIELD(report)),
 };
@@ -73,18 +73,14 @@ static const struct tune_options defaults = {
 const struct command_spec tune_command = {
 	.name = "tune",
 	.summary =
-		"Finds the block size, queue depth, workers and engine with which the drive under\n"
-		"a directory is fast, by measuring, and prints them as the aio block of a\n"
+		"Finds the block size, queue depth, workers and engine with which the drive under "
+		"a directory is fast, by measuring, and prints them as the aio block of a "
 		"DeepSpeed configuration. Works on a temporary file in the directory.",
 	.notes =
-		"The normal output is the aio block, with the table of what was tried on standard\n"
-		"error; json has all of it in one object.\n"
-		"Sizes are in bytes or with k, m, g, t or p, of 1024; times in seconds or with "
-		"ms,\n"
-		"s, m, h or d.\n"
-		"The exit status is 0 with a choice; 1 with the reason on standard error "
-		"otherwise;\n"
-		"2 for bad usage.",
+		"The normal output is the aio block, with the table of what was tried on standard "
+		"error; json has all of it in one object. Sizes are in bytes or with k, m, g, t or "
+		"p, of 1024; times in seconds or with ms, s, m, h or d. The exit status is 0 with "
+		"a choice; 1 with the reason on standard error otherwise; 2 for bad usage.",
 	.operand = "DIR",
 	.options = option_specs,
 	.noptions = COUNT_OF(option_specs),

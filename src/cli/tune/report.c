@@ -212,9 +212,8 @@ void tune_table(FILE *file, const struct tuning *tuning)
 		order[i] = &outcome->trials[i];
 	if (order)
 		qsort(order, outcome->n, sizeof(*order), by_rate);
-	/* Without memory for the order, in that of the measurements. */
-	for (size_t i = 0; i < outcome->n; i++)
-		print_trial(file, order ? order[i] : &outcome->trials[i]);
+	for (size_t i = 0; order && i < outcome->n; i++)
+		print_trial(file, order[i]);
 	free(order);
 	fprintf(file,
 		"\nGB/s: %s, mean and 95 %% interval; p50, p99: latency of an I/O; CPU: ms per "

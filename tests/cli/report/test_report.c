@@ -528,8 +528,7 @@ TEST(steps_are_reported_with_their_figures)
 	assert_line(run, "     drive     : ", "3.50 MiB written to it in each step");
 	assert_line(run, "     skipped   : ", "1 step: gradients overflowed");
 	assert_line(run, "  memory       : ",
-		    "100 MiB at most: pool 60 MiB, the caller's own "
-		    "30 MiB, the rest 10 MiB");
+		    "100 MiB at most: pool 60 MiB, the caller's own 30 MiB, the rest 10 MiB");
 	assert_null(strstr(run->output, "verify"));
 	free_run(run);
 }
