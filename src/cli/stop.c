@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests to end. Ignored signals stay ignored, for nohup. SA_RESTART: no system call has to
- * handle EINTR.
- *
- * A terminal signals parent and children, so the parent passes signals on by a flag, which must not
- * count as the second signal. The second kills the parent, and its children notice that.
+ * Ignored signals stay ignored, for nohup. A terminal signals parent and children, so the parent
+ * passes signals on by a flag, which must not count as the second signal. That kills the parent,
+ * and its children notice.
  */
 #include "cli/commands.h"
 

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * `nvswap bench`, from the command line to the exit status. Options override the configuration, and
- * the configuration the defaults; the jobs' processes inherit the result by fork. And `nvswap
- * replay`: its options, and the plan of one job that they make.
- */
+/* `nvswap bench`, from the command line to the exit status, and `nvswap replay`, which makes a plan
+ * of one job. Options override the configuration; the jobs' processes inherit both by fork. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,10 +97,8 @@ static int load_config(const struct bench_job *job, struct nvs_error *error)
 	return nvs_config_set_number(config, "nvswap.keep", false, error);
 }
 
-/*
- * The configuration block with the paths: that of the mode, or parameters before optimizer. Paths
- * given as an option create the block.
- */
+/* The configuration block with the paths: that of the mode, or parameters before optimizer. Paths
+ * given as an option create the block. */
 static int choose_block(const struct bench_options *options, struct nvs_config *config,
 			enum nvs_block *block, struct nvs_error *error)
 {
@@ -206,10 +201,8 @@ static void write_status(void *arg, const struct bench_result *const *results)
 	fflush(bench->output.file);
 }
 
-/*
- * A plan is run as a whole or not at all. A full drive is found before anything is made, filled or
- * pinned.
- */
+/* A plan is run as a whole or not at all. A full drive is found before anything is made, filled or
+ * pinned. */
 static int prepare_plan(struct bench *bench)
 {
 	static struct bench_result failed = {.error = {.size = sizeof(failed.error)}},

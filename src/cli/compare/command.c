@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * `nvswap compare`: its options, and a comparison as text: a table for each job and result, with
- * the base on the left. As JSON: values are in fio's units, changes and half widths
- * in per cent.
- */
+/* `nvswap compare`: its options, and a comparison as text, a table for each job and result, or
+ * JSON. */
 #include <math.h>
 
 #include "base/error.h"

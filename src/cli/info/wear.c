@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The SMART log of an NVMe drive, by libnvme, which is loaded when it is needed: linking it would
- * have every run of the command load OpenSSL, which libnvme is linked with. And how long a drive
- * lasts: what is left of its endurance, by the rate at which it was written so far and by that of a
- * job. The endurance is the rated one, or else what was written by the percentage that the drive
- * says it has used for that.
+ * have every run of the command load OpenSSL. And how long a drive lasts by the rate at which it
+ * was written so far and by that of a job.
  */
 #include "cli/info/info.h"
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The options of `nvswap bench`, which are the keys of its job files: their table, and the rules
- * between them. Opens no file.
- */
+/* The options of `nvswap bench`, which are the keys of its job files, and the rules between
+ * them. */
 #include <assert.h>
 #include <errno.h>
 

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Turns the command line and job files into a plan. A job's section overrides [global], and the
- * command line overrides both. Stages and groups are counted as in fio.
- */
+/* Turns the command line and job files into a plan. Stages and groups are counted as in fio. */
 #include "cli/jobs/jobs.h"
 
 #include <errno.h>
@@ -27,9 +24,8 @@ struct planner {
 	bool wall;	     /* the next job, the first of its file, begins a stage */
 };
 
-/*
- * Whether the command line has the option, or one that it excludes: its value is not even parsed.
- */
+/* Whether the command line has the option, or one that it excludes: its value is not even
+ * parsed. */
 static bool is_overridden(const struct planner *planner, const struct option_spec *spec)
 {
 	for (unsigned i = 0; i < bench_command.noptions; i++)
@@ -111,10 +107,8 @@ static int add_job(struct planner *planner, const char *name, const char *where,
 	return 0;
 }
 
-/*
- * A file that says too little is one job for fio and another for bench, whose defaults differ. With
- * a configuration it is none of fio's.
- */
+/* A file that says too little is one job for fio and another for bench, whose defaults differ. With
+ * a configuration it is none of fio's. */
 static int check_complete(const struct level *level, const char *name, const char *where)
 {
 	static const struct {
@@ -170,10 +164,8 @@ static int plan_section(struct planner *planner, const struct jobfile_section *s
 		}
 		return 0;
 	}
-	/*
-	 * The command line and [global] are for every job, so options without effect in this job's
-	 * mode are no error there.
-	 */
+	/* The command line and [global] are for every job, so options without effect in this job's
+	 * mode are no error there. */
 	for (unsigned i = 0; i < bench_command.noptions; i++)
 		if (!level.given.text[i]) /* a later line excludes it */
 			own.text[i] = NULL;

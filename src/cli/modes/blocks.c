@@ -67,10 +67,9 @@ struct pass {
 
 /* ---- Passes */
 
-/*
- * The n-th block of a random order in which each comes once: a Feistel network over the smallest
- * even number of bits that holds the numbers of blocks, repeated until the result is one of these.
- */
+/* The n-th block of a random order in which each comes once: a Feistel network over the smallest
+ * even number of bits that holds the numbers of blocks, repeated until the result is one of
+ * these. */
 static uint64_t shuffled(uint64_t seed, uint64_t n, uint64_t nblocks)
 {
 	unsigned half = 0;

@@ -65,10 +65,9 @@ static int run_steps(void *arg, bool measured, uint64_t loops, uint64_t runtime_
 	return rc || !steps->opened ? rc : bench_engine_wait(steps->opened);
 }
 
-/*
- * The first step, which creates the state or records the plan of the later ones, and then those of
- * the phases, whose figures are summed. A step that a signal or an error cut short is not counted.
- */
+/* The first step, which creates the state or records the plan of the later ones, and then those of
+ * the phases, whose figures are summed. A step that a signal or an error cut short is not
+ * counted. */
 static int steps_run(const struct load *steps)
 {
 	struct load own = *steps, load = *steps;

@@ -157,10 +157,8 @@ static int end_read(struct run *run, struct batch *batch, const struct pass *pas
 	return release_batch(run, batch, change ? NVS_DIRTY : NVS_CLEAN);
 }
 
-/*
- * Reads up to half of the pool ahead; the other half is for write-backs. A batch is read again only
- * after its release, because a pinned tensor is not read.
- */
+/* Reads up to half of the pool ahead; the other half is for write-backs. A batch is read again only
+ * after its release, because a pinned tensor is not read. */
 static int read_pass(struct run *run, struct pass *pass)
 {
 	struct batch **order = calloc(run->nbatches, sizeof(struct batch *)), *batch;
@@ -207,10 +205,8 @@ static int read_pass(struct run *run, struct pass *pass)
 	return rc;
 }
 
-/*
- * Without comparing, contents are whatever the pool holds. Fill it with data once, before the
- * measurement: drives and hypervisors treat zeros specially.
- */
+/* Without comparing, contents are whatever the pool holds. Fill it with data once, before the
+ * measurement: drives and hypervisors treat zeros specially. */
 static int prime(struct run *run)
 {
 	size_t n = 0;

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The text of --help, from the table that the parser uses.
- */
+/* The text of --help, from the table that the parser uses. */
 #include <string.h>
 
 #include "cli/commands.h"

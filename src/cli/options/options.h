@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Options as data: one table drives the parser, its errors, --help, the manual page and the
- * completion.
- */
+/* Options as data: one table drives the parser, its errors, --help, the manual page and the
+ * completion. */
 #ifndef CLI_OPTIONS_OPTIONS_H
 #define CLI_OPTIONS_OPTIONS_H
 
@@ -79,11 +77,9 @@ struct options_given {
 };
 
 enum { OPTIONS_HELP = 1 };
-/*
- * Parses the arguments after argv[0] into *values, which must hold the defaults. Returns 0;
+/* Parses the arguments after argv[0] into *values, which must hold the defaults. Returns 0;
  * OPTIONS_HELP for --help; -EINVAL after printing the reason. Moves operands to the beginning of
- * argv, and cuts the texts of lists.
- */
+ * argv, and cuts the texts of lists. */
 int options_parse(const struct command_spec *command, int argc, char **argv, void *values,
 		  struct options_given *given);
 /* Writes the help to standard output; returns the exit status. */
@@ -109,12 +105,10 @@ static inline const char *option_name(const struct option_spec *spec, unsigned k
 	return !k ? spec->name : spec->aliases ? spec->aliases[k - 1] : NULL;
 }
 
-/*
- * Sets an option from a job file; value NULL is a bare key. Options that it excludes get their
+/* Sets an option from a job file; value NULL is a bare key. Options that it excludes get their
  * defaults back. Returns -ENOENT, silently, for an unknown name; -EINVAL after printing the reason,
  * which begins with `where` ("jobs.ini:12"). Keeps a pointer to the value's text, and cuts that of
- * a list.
- */
+ * a list. */
 int options_set(const struct command_spec *command, const char *key, char *value, const char *where,
 		void *values, struct options_given *given);
 

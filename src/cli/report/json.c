@@ -18,10 +18,8 @@
 
 /* ---- Options and configuration ---- */
 
-/*
- * By their names in job files, with _ as fio's and DeepSpeed's keys have it. given->text has only
- * the last item of a list; the value has all.
- */
+/* By their names in job files, with _ as fio's and DeepSpeed's keys have it. given->text has only
+ * the last item of a list; the value has all. */
 static void put_given(struct json_writer *json, const struct options_given *given,
 		      const void *values)
 {
@@ -52,10 +50,8 @@ static const char *number_text(uint64_t number, char text[32])
 	return text;
 }
 
-/*
- * Options given for all jobs; for a single job, unless it was not prepared, also resolved ones that
- * fio's tools read.
- */
+/* Options given for all jobs; for a single job, unless it was not prepared, also resolved ones that
+ * fio's tools read. */
 static void put_global_options(struct json_writer *json, const struct bench_report *report,
 			       const struct report_group *group)
 {

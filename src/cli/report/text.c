@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The results of a run as text: a paragraph for each job, or for those reported as one; the sums of
- * groups with several of these. Sizes are in MiB and GiB, rates are in GB/s.
- */
+/* The results of a run as text. Sizes are in MiB and GiB, rates are in GB/s. */
 #include <inttypes.h>
 
 #include "base/error.h"

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * `nvswap store remove`, `repair` and `convert`, which gives the state of an optimizer another
- * format: the actions that write to a store. They ask nothing, and say what they did.
- */
+/* `nvswap store remove`, `repair` and `convert`. They ask nothing, and say what they did. */
 #include "base/clock.h"
 #include "cli/store/store.h"
 

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * `nvswap store checksum`: reads every tensor of .safetensors files once, by an engine that
- * verifies. Writing, the engine computes the checksums, since it is told of none; they go to a file
- * for each file, when all are read. Checking, the engine compares them, and damage is reported and
- * passed.
- */
+/* `nvswap store checksum`, by an engine that verifies. Writing, the engine computes the checksums,
+ * since it is told of none. Checking, it compares them, and damage is reported and passed. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>

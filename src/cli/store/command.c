@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * `nvswap store`: its options and actions, from the command line to the exit status; the stores
- * that the options choose, one after the other, and how the library opens them without a
- * configuration.
- */
+/* `nvswap store`: its options and actions; the stores that the options choose, and how the library
+ * opens them without a configuration. */
 #include <errno.h>
 #include <string.h>
 

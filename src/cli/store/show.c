@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * `nvswap store list`, `show` and `verify`, which change nothing. verify reads every byte of the
- * last commit and names each damaged tensor; it goes on after damage.
- */
+/* `nvswap store list`, `show` and `verify`, which change nothing. verify goes on after damage. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <time.h>

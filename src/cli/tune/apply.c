@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Puts a choice into the text of a configuration, member by member: replaces values that differ,
- * adds what is missing in the indentation of the block, and copies every other byte. The new text
- * is only returned after the library has read the choice from it. A new file beside the old one,
- * with the same mode and owner, replaces that once it is complete and durable; for a symbolic link,
- * the target.
+ * Puts a choice into the text of a configuration and copies every other byte. The new text is only
+ * returned after the library has read the choice from it. A new file with the same mode and owner
+ * replaces the old one, or the target of a link, once it is complete and durable.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * `nvswap tune`: its options; checks them and the drive, makes and fills a file, searches, and
- * reports the choice.
- */
+/* `nvswap tune`: checks its options and the drive, fills a file, searches, and reports the
+ * choice. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

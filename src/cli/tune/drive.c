@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The limits of tuning on a machine and a path, determined before anything is written; the fill;
- * and whether writes become slower.
- */
+/* The limits of tuning on a machine and a path, the fill, and whether writes become slower. */
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -152,10 +149,8 @@ int tune_space_make(const struct tune_options *options, const struct nvs_machine
 	return 0;
 }
 
-/*
- * Writes in order, so that the filled part has no holes, and waits for everything submitted.
- * Returns the number of transfers, or a negative errno.
- */
+/* Writes in order, so that the filled part has no holes, and waits for everything submitted.
+ * Returns the number of transfers, or a negative errno. */
 static int64_t fill_in_order(struct tune_workload *workload, struct nvs_aio *aio,
 			     struct nvs_file *file, uint64_t soft_ns, uint64_t hard_ns,
 			     struct nvs_error *error)

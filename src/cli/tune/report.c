@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The result: as one JSON object, which is a configuration too ("aio" and "nvswap" are the choice,
- * and DeepSpeed and nvswap ignore the block "tune"), and as text, the table of trials, fastest
- * first.
- */
+/* The result: as one JSON object, which is a configuration too, since DeepSpeed and nvswap ignore
+ * the block "tune"; and as text, the table of trials. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <time.h>

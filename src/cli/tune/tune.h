@@ -35,10 +35,8 @@ struct tune_drive {
 	char slows_text[256];
 };
 
-/*
- * A round of tuning: like swapping, transfers of several blocks walk over the file in order, with
- * more of them submitted than the queues hold.
- */
+/* A round of tuning: like swapping, transfers of several blocks walk over the file in order, with
+ * more of them submitted than the queues hold. */
 struct tune_workload {
 	/* Opens an aio of a simulated drive; NULL: of the real one. */
 	int (*open)(void *arg, const struct nvs_config *config, struct nvs_aio **aio,
@@ -76,29 +74,22 @@ extern const char *const tune_objectives[];
 
 /* ---- The drive ---- */
 
-/*
- * Examines the machine and the directory; refuses those that cannot be tuned, with -EBUSY one in
- * which another process tunes.
- */
+/* Examines the machine and the directory; refuses those that cannot be tuned, with -EBUSY one in
+ * which another process tunes. */
 int tune_look(const char *directory, struct tune_drive *drive, struct nvs_error *error);
-/*
- * The requested size of the file, or one derived from the free space and the write limit. -ENOSPC;
- * -EINVAL: above that limit.
- */
+/* The requested size of the file, or one derived from the free space and the write limit. -ENOSPC;
+ * -EINVAL: above that limit. */
 int tune_choose_working_set(const struct tune_options *options, const struct tune_drive *drive,
 			    uint64_t *working_set, struct nvs_error *error);
 /* The size of the memory used for transfers. */
 uint64_t tune_memory_bytes(const struct nvs_machine_info *machine);
-/*
- * Determines the points to consider. -EINVAL: the options leave none; -ENOTSUP: the requested
- * engine does not work here.
- */
+/* Determines the points to consider. -EINVAL: the options leave none; -ENOTSUP: the requested
+ * engine does not work here. */
 int tune_space_make(const struct tune_options *options, const struct nvs_machine_info *machine,
 		    uint64_t working_set, struct tune_space *space, struct nvs_error *error);
-/*
- * Fills the file from its beginning. Stops after `soft_ns` if enough is filled then, and sets the
- * working set to the filled part. -ETIME: not enough after `hard_ns`; -EINTR; errors of the drive.
- */
+/* Fills the file from its beginning. Stops after `soft_ns` if enough is filled then, and sets the
+ * working set to the filled part. -ETIME: not enough after `hard_ns`; -EINTR; errors of the
+ * drive. */
 int tune_fill(struct tune_workload *workload, enum nvs_ioengine ioengine, struct tune_drive *drive,
 	      uint64_t soft_ns, uint64_t hard_ns, struct nvs_error *error);
 /* Compares the references, between which so many bytes were written. */
@@ -115,9 +106,8 @@ struct tune_setting {
 #define TUNE_SETTINGS 5
 /* Those beside the I/O engine. */
 void tune_settings(const struct tune_point *point, struct tune_setting settings[TUNE_SETTINGS]);
-/*
- * Opens the aio of a point. -ENOMEM, -EINVAL for a value that is out of range; errors of the drive.
- */
+/* Opens the aio of a point. -ENOMEM, -EINVAL for a value that is out of range; errors of the
+ * drive. */
 int tune_aio_open(const struct tune_workload *workload, const struct tune_point *point,
 		  struct nvs_aio **aio, struct nvs_error *error);
 /*
@@ -133,12 +123,10 @@ int tune_workload_measure(void *workload, const struct tune_point *point,
 
 /* ---- Applying the choice ---- */
 
-/*
- * Writes the choice into a DeepSpeed configuration: replaces the values of existing keys, adds the
+/* Writes the choice into a DeepSpeed configuration: replaces the values of existing keys, adds the
  * others, and keeps every other byte. Replaces the file atomically, with its mode and owner; a link
  * stays a link. Without a point (NULL), only checks whether that can succeed. *named is the engine
- * that the file has named. -EINVAL: not a configuration.
- */
+ * that the file has named. -EINVAL: not a configuration. */
 int tune_apply(const char *path, const struct tune_point *point, bool name_ioengine,
 	       enum nvs_ioengine *named, struct nvs_error *error);
 

@@ -9,10 +9,8 @@
 #include "cli/tune/tune.h"
 
 #define MIB ((uint64_t)1 << 20)
-/*
- * Submitted beyond the total depth, so that queues stay full until the next transfer is submitted.
- * All of it must complete at the end of the round.
- */
+/* Submitted beyond the total depth, so that queues stay full until the next transfer is submitted.
+ * All of it must complete at the end of the round. */
 #define SLACK_MIN (4 * MIB)
 #define SLACK_MAX (32 * MIB)
 /* The submitted bytes are divided into this many transfers, if blocks are small enough. */
@@ -195,10 +193,8 @@ static void read_counters(const struct round *round, struct counters *counters)
 		workload->hold(workload->arg, false);
 }
 
-/*
- * Warms up until the queues were emptied once, or for half of the time; then counts. Both ends of
- * the window are completions of transfers.
- */
+/* Warms up until the queues were emptied once, or for half of the time; then counts. Both ends of
+ * the window are completions of transfers. */
 static int run_transfers(struct round *round, uint64_t for_ns)
 {
 	const struct tune_workload *workload = round->workload;
@@ -239,9 +235,8 @@ static void make_sample(struct round *round, struct tune_sample *sample)
 		struct nvs_latency *latency = &to->latency[d];
 
 		sample->bytes[d] = to->bytes[d] - from->bytes[d];
-		/*
-		 * The minimum and maximum stay those since the begin; percentiles don't use them.
-		 */
+		/* The minimum and maximum stay those since the begin; percentiles don't use
+		 * them. */
 		latency->count -= from->latency[d].count;
 		for (size_t i = 0; i < NVS_LATENCY_BUCKETS; i++)
 			latency->buckets[i] -= from->latency[d].buckets[i];

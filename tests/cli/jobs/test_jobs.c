@@ -44,10 +44,8 @@ static int plan_of(struct bench_plan *plan, const char *typed, const char *const
 	return rc;
 }
 
-/*
- * Plans one job file, with the options `typed` before its name, and with rw=swap where neither
- * names a mode.
- */
+/* Plans one job file, with the options `typed` before its name, and with rw=swap where neither
+ * names a mode. */
 static int plan_text(struct bench_plan *plan, const char *typed, const char *text)
 {
 	const char *files[] = {write_file("x.ini", text)};

@@ -163,10 +163,8 @@ static struct tally run_seeds(struct drive *drive, enum drive_temper temper, dou
 	return tally;
 }
 
-/*
- * Without noise, the search is certain and chooses the expected point. 10 % noise in each round
- * sometimes misleads the search; so do stalls or drift with little noise.
- */
+/* Without noise, the search is certain and chooses the expected point. 10 % noise in each round
+ * sometimes misleads the search; so do stalls or drift with little noise. */
 TEST(finds_a_point_within_the_tolerance_of_the_best)
 {
 	unsigned in_stalls = 0, in_drift = 0;
@@ -313,10 +311,8 @@ TEST(a_limit_of_writes_is_shared_and_never_exceeded)
 
 /* ---- Statistics of rounds ---- */
 
-/*
- * How many of a thousand intervals contain the mean of normally distributed values about 1, some of
- * which a stall halves.
- */
+/* How many of a thousand intervals contain the mean of normally distributed values about 1, some of
+ * which a stall halves. */
 static unsigned holding(unsigned n, double noise, unsigned stalls_percent, double known)
 {
 	uint64_t random = n;
@@ -550,9 +546,8 @@ static double slow_down_smaller(void *ratio, const struct tune_point *point)
 	return point->queue_depth == 16 ? *(double *)ratio : 1;
 }
 
-/*
- * Of two points, the smaller has `ratio` of the rate of the larger. Counts how often it is chosen.
- */
+/* Of two points, the smaller has `ratio` of the rate of the larger. Counts how often it is
+ * chosen. */
 static struct tally choose_of_two(double ratio, double noise, uint64_t budget_ns)
 {
 	struct tally tally = {0};
@@ -639,10 +634,8 @@ static int measure(const struct tune_point *point, enum tune_objective objective
 	return tune_workload_measure(&load.load, point, objective, for_ns, sample, &error);
 }
 
-/*
- * The most bytes that a round keeps submitted: what the queues hold and between 4 and 32 MiB more,
- * rounded up to whole transfers of 1/32 of that and at least a block.
- */
+/* The most bytes that a round keeps submitted: what the queues hold and between 4 and 32 MiB more,
+ * rounded up to whole transfers of 1/32 of that and at least a block. */
 static double submitted(double in_flight, double block_size)
 {
 	double total = in_flight + fmin(fmax(in_flight, 4 << 20), 32 << 20);
@@ -664,10 +657,8 @@ TEST(counts_what_moves)
 		enum tune_objective objective = i % TUNE_OBJECTIVES;
 		double in_flight = (double)point->block_size * point->queue_depth *
 				   point->thread_count;
-		/*
-		 * A full queue moves each I/O in the latency plus its transfer time, unless the bus
-		 * is the bottleneck.
-		 */
+		/* A full queue moves each I/O in the latency plus its transfer time, unless the bus
+		 * is the bottleneck. */
 		double most = in_flight / (3e-3 + point->block_size / 400e6);
 		double expected = most < 400e6 ? most : 400e6;
 		struct tune_sample sample;
@@ -685,10 +676,9 @@ TEST(counts_what_moves)
 			double reads = (double)sample.bytes[NVS_READ];
 			double writes = (double)sample.bytes[NVS_WRITE];
 
-			/*
-			 * As many of each are submitted, and reads go first: the window's
-			 * difference is at most what is submitted and not complete at its two ends.
-			 */
+			/* As many of each are submitted, and reads go first: the window's
+			 * difference is at most what is submitted and not complete at its two
+			 * ends. */
 			assert_true(fabs(reads - writes) <=
 				    2 * submitted(in_flight, point->block_size));
 		}

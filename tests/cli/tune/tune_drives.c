@@ -187,10 +187,8 @@ static void submit(struct flights *flights, uint64_t now, unsigned worker)
 	flights->submitted++;
 }
 
-/*
- * Completes n I/Os. Each is followed by its worker's next one: at once, or, without overlap_events,
- * when all of that worker have completed. Returns the time of the last completion.
- */
+/* Completes n I/Os. Each is followed by its worker's next one: at once, or, without overlap_events,
+ * when all of that worker have completed. Returns the time of the last completion. */
 static uint64_t complete(struct flights *flights, uint64_t n)
 {
 	const struct tune_point *point = flights->point;

@@ -26,10 +26,8 @@
 #define ROUNDS_IN_BUDGET 600u
 #define ROUND_NS_MIN	 20000000u
 #define ROUND_NS_MAX	 250000000u
-/*
- * A round should measure this many I/Os and this many fillings of the queues; on a slow drive it is
- * extended for that, up to a factor. With a write limit, ROUNDS_IN_BUDGET must fit into it.
- */
+/* A round should measure this many I/Os and this many fillings of the queues; on a slow drive it is
+ * extended for that, up to a factor. With a write limit, ROUNDS_IN_BUDGET must fit into it. */
 #define ROUND_IOS     100.0
 #define QUEUES_FULL   2.0
 #define ROUND_STRETCH 4.0
@@ -185,10 +183,8 @@ static bool keeps_up(const struct search *search, const struct trial *trial,
 		       best->rate.mean * (1 - search->rules->tolerance);
 }
 
-/*
- * The allowed trial with the highest low end of its interval; if none is allowed, the one with the
- * lowest latency; NULL if nothing was measured.
- */
+/* The allowed trial with the highest low end of its interval; if none is allowed, the one with the
+ * lowest latency; NULL if nothing was measured. */
 static struct trial *best_of_all(const struct search *search)
 {
 	struct trial *best = NULL, *lowest = NULL;
@@ -247,10 +243,8 @@ static uint64_t round_length(const struct search *search, const struct trial *tr
 	return (uint64_t)length;
 }
 
-/*
- * Runs one more round. -ETIME: the budget has no room for it. Errors of the meter. A trial without
- * rounds is expected to be as fast as the fastest, and to cost as much.
- */
+/* Runs one more round. -ETIME: the budget has no room for it. Errors of the meter. A trial without
+ * rounds is expected to be as fast as the fastest, and to cost as much. */
 static int run_round(struct search *search, struct trial *trial)
 {
 	const struct tune_meter *meter = search->meter;
@@ -496,11 +490,9 @@ static int explore(struct search *search)
 
 /* ---- The finals ---- */
 
-/*
- * Adds a candidate that is no finalist yet: the most preferred with default settings, or the
+/* Adds a candidate that is no finalist yet: the most preferred with default settings, or the
  * fastest with a block size that no finalist has, because equal points of one block crowd out those
- * of others.
- */
+ * of others. */
 static void add_finalist(struct search *search, const struct trial *best, bool by_speed)
 {
 	struct trial *found = NULL;
@@ -580,12 +572,10 @@ static void compare_finalists(struct search *search)
 	}
 }
 
-/*
- * Excludes those that can't be chosen: clearly slower ones, and of those that need more than the
+/* Excludes those that can't be chosen: clearly slower ones, and of those that need more than the
  * smallest equal, ones that are clearly not faster by the tolerance. Of those that are neither the
  * fastest nor its smallest equal, the slowest leave for the places that are left at this share of
- * the finals.
- */
+ * the finals. */
 static void thin_out(struct search *search, double share)
 {
 	size_t places = share < SHARE_HALF ? FINALISTS : share < SHARE_THREE ? FINALISTS / 2 : 3;
