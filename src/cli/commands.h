@@ -32,8 +32,7 @@ void say_log(void *arg, enum nvs_log_level level, const char *text);
 
 /* Where a command writes its results: a file, or standard output for NULL. Opening does not
  * truncate the file, so a run that fails keeps the results of an earlier one. No link that another
- * user could have planted is followed to it. output_close reports it and returns STATUS_FAILED if
- * not everything was written. */
+ * user could have planted is followed to it. output_close reports a failed write. */
 struct output {
 	const char *path;
 	FILE *file;
@@ -59,10 +58,9 @@ void say_page(const char *path);
 /* The result of stop_signal() when another job of the stage failed. */
 #define STOP_OTHER_FAILED (-1)
 
-/* From now on SIGINT, SIGTERM and SIGHUP set the flag; the second ends the process. */
-void stop_catch_signals(void);
-/* These three signals. */
-void stop_signals(sigset_t *set);
+/* From now on SIGINT, SIGTERM and SIGHUP set the flag; the second ends the process. Unless
+ * `waiting` is NULL, they are blocked, and it is the mask of before. */
+void stop_catch_signals(sigset_t *waiting);
 /* In a forked process: *requested counts as a signal, and the parent's end as SIGTERM. Returns
  * false if the parent has already ended. */
 bool stop_follow(const atomic_int *requested, int parent_pid);
@@ -90,8 +88,7 @@ void progress_end(void);
 
 /* From now on phases are stored in *progress instead of drawn. */
 void progress_store_in(struct progress *progress);
-/* Processes that share a terminal note in *on_line whether the line is drawn. NULL: this process
- * alone. */
+/* Processes that share a terminal note in *on_line that the line is drawn. NULL: this one alone. */
 void progress_share(atomic_bool *on_line);
 
 /* Of one moment, more or less: it may be read while it is updated. */
@@ -101,8 +98,7 @@ struct progress_now {
 	double seconds_left; /* below 0: unknown */
 };
 struct progress_now progress_read(const struct progress *progress);
-/* Draws the line. `rates` are separated by commas; the last are left out where the terminal is
- * narrow. */
+/* Draws the line; of `rates`, separated by commas, those for which the terminal has room. */
 void progress_draw(const char *phase, double share, const char *rates, double seconds_left);
 /* The escape sequence that erases the line if it is drawn, else "". Any thread. */
 const char *progress_erase(void);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Results and progress. The line of progress is never wider than the terminal, because a line that
- * wraps can't be erased. */
+/* Results and progress, whose line is never wider than the terminal: one that wraps can't be
+ * erased. */
 #include "cli/commands.h"
 
 #include <errno.h>

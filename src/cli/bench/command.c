@@ -67,8 +67,7 @@ static int load_config(const struct bench_job *job, struct nvs_error *error)
 	nvs_config_set_log(config, say_log, NULL);
 	rc = nvs_config_set_number(config, "nvswap.strict", true, error);
 	if (!rc && options->config) {
-		/* A model parses as a configuration that has none of nvswap's blocks, so it would
-		 * be taken for empty settings. */
+		/* A model parses as a configuration that has none of nvswap's blocks. */
 		if (!model_load(&model, options->config, &unused)) {
 			model_free(&model);
 			return error_set(error, -EINVAL,
@@ -201,8 +200,7 @@ static void write_status(void *arg, const struct bench_result *const *results)
 	fflush(bench->output.file);
 }
 
-/* A plan is run as a whole or not at all. A full drive is found before anything is made, filled or
- * pinned. */
+/* A plan is run as a whole or not at all. A full drive is found before anything is made. */
 static int prepare_plan(struct bench *bench)
 {
 	static struct bench_result failed = {.error = {.size = sizeof(failed.error)}},

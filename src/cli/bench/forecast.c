@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the jobs of a plan need, before anything is opened or made. No speed of a drive is
- * assumed. */
+/* What the jobs of a plan need, before anything is opened or made. No speed is assumed. */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -76,8 +75,7 @@ static void add_moves(const struct bench_job *job, struct forecast *forecast, do
 		forecast->space = around[NVS_WRITE] = each * offloaded;
 		for (int d = NVS_READ; d <= NVS_WRITE; d++) {
 			pass[d] = each * (offloaded - resident);
-			/* The first step, not measured, moves the state that opening has
-			 * written. */
+			/* The first step, not measured, moves what opening wrote. */
 			if (!setting_number(config, "offload_optimizer.fast_init"))
 				around[d] += pass[d];
 		}

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `nvswap compare`: its options, and a comparison as text, a table for each job and result, or
- * JSON. */
+/* `nvswap compare`: its options, and a comparison as text or JSON. */
 #include <math.h>
 
 #include "base/error.h"

@@ -37,8 +37,7 @@ struct estimate {
 	double freedom; /* degrees of it; below 1: the error is not known */
 };
 
-/* A figure of a job over the runs of a side that have the job. Half widths are of 95 %
- * intervals. */
+/* A figure of a job over the runs of a side. Half widths are of 95 % intervals. */
 struct cell {
 	struct estimate estimate;
 	double half_width; /* in per cent of the value; NAN: unknown */

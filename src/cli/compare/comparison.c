@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Reads the files of each result. Matches their jobs to the base's, and tells changes from noise by
- * Welch's interval of the ratio of two means, on logarithms, so that swapping base and other gives
- * the inverse.
- */
+/* Reads the files of each result. Matches their jobs to the base's, and tells changes from noise by
+ * Welch's interval of the ratio of two means, on logarithms. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nvswap info. It changes nothing. Members have the names of the public structures; unknown numbers
- * are null, which text leaves out. */
+/* nvswap info. Members have the names of the public structures; unknown numbers are null. */
 #include <math.h>
 #include <string.h>
 

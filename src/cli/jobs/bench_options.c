@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The options of `nvswap bench`, which are the keys of its job files, and the rules between
- * them. */
+/* The options of `nvswap bench`, which are the keys of its job files, and their rules. */
 #include <assert.h>
 #include <errno.h>
 

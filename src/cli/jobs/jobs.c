@@ -24,8 +24,7 @@ struct planner {
 	bool wall;	     /* the next job, the first of its file, begins a stage */
 };
 
-/* Whether the command line has the option, or one that it excludes: its value is not even
- * parsed. */
+/* Whether the command line has the option, or one that it excludes. */
 static bool is_overridden(const struct planner *planner, const struct option_spec *spec)
 {
 	for (unsigned i = 0; i < bench_command.noptions; i++)
@@ -49,8 +48,7 @@ static int take_line(struct planner *planner, struct jobfile_line *line, bool is
 		return REFUSE(error.code, "%s", error.text);
 	WHERE(line, where);
 	if (!spec) {
-		/* A key that bench does not have. Of fio's without effect here, those that files
-		 * for both need are accepted. */
+		/* Of fio's keys without effect here, those that files for both need. */
 		static const char *const ignored[] = {"invalidate", "randrepeat", "thread",
 						      "unlink"};
 		const char *nearest = options_nearest(&bench_command, line->key, OPTION_OF_LINE);
@@ -164,8 +162,7 @@ static int plan_section(struct planner *planner, const struct jobfile_section *s
 		}
 		return 0;
 	}
-	/* The command line and [global] are for every job, so options without effect in this job's
-	 * mode are no error there. */
+	/* Of the command line and [global], options without effect in this mode are no error. */
 	for (unsigned i = 0; i < bench_command.noptions; i++)
 		if (!level.given.text[i]) /* a later line excludes it */
 			own.text[i] = NULL;

@@ -38,8 +38,7 @@ static inline bool block_mode_writes(unsigned rw)
 	return rw == RW_WRITE || rw == RW_RANDWRITE;
 }
 
-/* The options of one job. Those of the first group belong to the whole run: struct
- * bench_plan.run. */
+/* The options of one job. Those of the first group belong to the run: struct bench_plan.run. */
 struct bench_options {
 	unsigned formats;	     /* bits of enum bench_format */
 	const char *output;	     /* NULL: standard output */
@@ -204,8 +203,7 @@ void jobs_free(struct bench_plan *plan);
  * Knows no key.
  */
 
-/* What the reading of `nbytes` takes of memory at most: a value of four bytes, ${X}, may stand for
- * 4 KiB. */
+/* The most memory that reading `nbytes` takes: a value of four bytes, ${X}, may stand for 4 KiB. */
 #define JOBFILE_BYTES(nbytes) ((2u << 20) + 640 * (size_t)(nbytes))
 
 struct jobfile_line {
@@ -232,8 +230,7 @@ struct jobfile {
 
 /* Reads a file ("-": standard input), whose name must live as long as the result. What it allocates
  * goes to the chain *memory (first NULL), also after an error. -EINVAL with file and line: a line
- * in no section or of no form, or an unended [. -EFBIG above 1 MiB. Errno of opening and
- * reading. */
+ * in no section or of no form, or an unended [. -EFBIG above 1 MiB. Errno of reading. */
 int jobfile_read(struct jobfile *jobfile, const char *path, void **memory, struct nvs_error *error);
 /* Frees the chain. */
 void jobfile_forget(void **memory);
@@ -303,8 +300,7 @@ void job_measures(struct job_watch *watch, struct nvs_aio *aio, struct nvs_engin
 		  struct baseline *from);
 void job_measured(struct job_watch *watch, struct bench_result *result);
 /* Sleeps until the job's rate allows `nbytes` more in that direction, counted from the last
- * job_begin or job_measures. Returns false if the phase or the run ends first: then move
- * nothing. */
+ * job_begin or job_measures. False: the phase or the run ends first. */
 bool job_pace(struct job_watch *watch, enum nvs_direction direction, uint64_t nbytes);
 
 /* Sleeps until then, a time of clock_ns(). Returns false if a signal ends the run first. */

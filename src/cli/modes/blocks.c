@@ -4,8 +4,7 @@
  * which swapping is judged. What is read is written first. Contents are not compared.
  *
  * A pass keeps the workers busy: each block is a transfer, submitted in batches that follow each
- * other around a ring. The ring holds twice what the queues do, so that waiting for the oldest
- * batch starves no queue.
+ * other around a ring. It holds twice what the queues do, so that waiting starves none.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -68,8 +67,7 @@ struct pass {
 /* ---- Passes */
 
 /* The n-th block of a random order in which each comes once: a Feistel network over the smallest
- * even number of bits that holds the numbers of blocks, repeated until the result is one of
- * these. */
+ * even number of bits that holds the numbers of blocks, repeated until it is one. */
 static uint64_t shuffled(uint64_t seed, uint64_t n, uint64_t nblocks)
 {
 	unsigned half = 0;

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The size of the pool, and the engine, whose tensors are registered in the model's order, so that
+/* The size of the pool, and the engine, whose tensors are registered in the model's order, so that
  * neighbours are adjacent in the store. With a pool that holds the whole model, rw=params would
- * read nothing, so its default is half of the model if that suffices to read one layer while
- * another is in use.
- */
+ * read nothing, so its default is half of the model if that has room to read ahead. */
 #include "cli/modes/modes.h"
 
 #include <errno.h>

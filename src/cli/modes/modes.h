@@ -25,8 +25,8 @@ int bench_params(const struct bench_job *job, struct job_watch *watch, struct be
 /* The size of generated tensors if none is given: smaller than 64 MiB if memory is short. */
 uint64_t pool_tensor_size(const struct bench_options *options);
 /* Sets the block's buffers to the size of the pool. -E2BIG if the pool is too small for the longest
- * tensor, or with rw=params for the longest layer, with sufficient settings in *error. -EINVAL if
- * the size is out of range. */
+ * tensor, or with rw=params for the longest layer, with what suffices in *error. -EINVAL: out of
+ * range. */
 int pool_choose(const struct bench_options *options, const struct model *model,
 		struct nvs_config *config, enum nvs_block block, struct nvs_error *error);
 
@@ -47,8 +47,7 @@ struct load {
 	struct nvs_engine *engine; /* NULL: none, but this aio: */
 	struct nvs_aio *aio;
 	/* Ends after `loops` passes, UINT64_MAX: any number, or runtime_ms, 0: no limit, or at a
-	 * signal; leaves nothing in flight. What it spends on contents it adds to
-	 * result->data_us. */
+	 * signal; leaves nothing in flight. Adds its work on contents to result->data_us. */
 	int (*run)(void *arg, bool measured, uint64_t loops, uint64_t runtime_ms);
 	/* Of steps_run: */
 	int (*step)(void *arg, struct step_done *done); /* -EINTR: a signal ended it early */
@@ -79,8 +78,7 @@ struct layer bench_engine_batch(const struct bench_engine *opened, size_t first,
 /* Generates tensors that are pinned. Time of filling and comparing is added to result->data_us. */
 void bench_engine_generate(struct bench_engine *opened, const struct pattern *pattern,
 			   const struct layer *tensors, uint32_t generation);
-/* Writes that generation of each tensor whose entry in `chosen` is true to the drive; NULL: of
- * all. */
+/* Writes that generation of each tensor whose entry in `chosen` is true; NULL: of all. */
 int bench_engine_fill(struct bench_engine *opened, const struct pattern *pattern,
 		      uint32_t generation, const bool *chosen);
 /* Compares tensors that are pinned with their pattern. Differences are counted in the result, and

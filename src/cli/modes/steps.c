@@ -5,8 +5,7 @@
  * memory beside the pool. The gradients are generated once and lent to every step.
  *
  * rw=params: forward and backward passes over a model's layers. The parameters of a layer are
- * swapped in for each visit and released clean. A device would compute during the visit; here it
- * only takes time.
+ * swapped in for each visit, which a device would spend computing, and released clean.
  */
 #include <errno.h>
 #include <math.h>
@@ -66,8 +65,7 @@ static int run_steps(void *arg, bool measured, uint64_t loops, uint64_t runtime_
 }
 
 /* The first step, which creates the state or records the plan of the later ones, and then those of
- * the phases, whose figures are summed. A step that a signal or an error cut short is not
- * counted. */
+ * the phases, whose figures are summed. A step that was cut short is not counted. */
 static int steps_run(const struct load *steps)
 {
 	struct load own = *steps, load = *steps;
@@ -84,8 +82,7 @@ static int steps_run(const struct load *steps)
 	return rc == -EINTR && stop_signal() ? 0 : rc;
 }
 
-/* Stores the peak memory of the process, of which the benchmark itself uses `own_bytes`, and the
- * memory of a store in host memory. */
+/* Stores the peak memory of the process, of which the benchmark itself uses `own_bytes`. */
 static void steps_note_memory(struct bench_result *result, enum nvs_device device,
 			      uint64_t own_bytes)
 {

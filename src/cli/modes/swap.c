@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * rw=swapout, swapin and swap: passes over the model, batch by batch, with as much in flight as the
- * pool has room for. To avoid a deadlock, it waits for room without a limit only while it has
- * nothing pinned.
- */
+/* rw=swapout, swapin and swap: passes over the model, batch by batch, with as much in flight as the
+ * pool has room for. It waits for room without a limit only while it has nothing pinned. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "base/nearest.h"
 #include "base/numbers.h"
 #include "cli/commands.h"
@@ -167,18 +168,6 @@ refuse(const struct option_source *source, const char *format, ...)
 	return -EINVAL;
 }
 
-/* A size as a user writes it: 1048576 as 1m. */
-static const char *typed_size(uint64_t nbytes, char buffer[32])
-{
-	static const char letters[] = "\0kmgtp";
-	unsigned unit = 0;
-
-	for (; nbytes && nbytes % 1024 == 0 && unit < 5; unit++)
-		nbytes /= 1024;
-	snprintf(buffer, 32, "%llu%.1s", (unsigned long long)nbytes, letters + unit);
-	return buffer;
-}
-
 /* ---- Values, by type */
 
 static int store_number(const struct option_source *source, uint64_t *at)
@@ -202,9 +191,9 @@ static int store_number(const struct option_source *source, uint64_t *at)
 		return refuse(
 			source,
 			"allowed is a size from %s to %s%s%s, written like 4096, 4k, 1M or 1g",
-			typed_size(min, least), typed_size(max, most),
+			size_text(min, least), size_text(max, most),
 			spec->multiple ? " that is a multiple of " : "",
-			spec->multiple ? typed_size(spec->multiple, multiple) : "");
+			spec->multiple ? size_text(spec->multiple, multiple) : "");
 	if (time)
 		return refuse(source,
 			      "allowed is a time in whole milliseconds from %llu ms to %llu s, "

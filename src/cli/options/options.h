@@ -107,8 +107,7 @@ static inline const char *option_name(const struct option_spec *spec, unsigned k
 
 /* Sets an option from a job file; value NULL is a bare key. Options that it excludes get their
  * defaults back. Returns -ENOENT, silently, for an unknown name; -EINVAL after printing the reason,
- * which begins with `where` ("jobs.ini:12"). Keeps a pointer to the value's text, and cuts that of
- * a list. */
+ * which begins with `where` ("jobs.ini:12"). Keeps the value's text, and cuts a list's. */
 int options_set(const struct command_spec *command, const char *key, char *value, const char *where,
 		void *values, struct options_given *given);
 

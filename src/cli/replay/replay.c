@@ -174,8 +174,7 @@ static int release(struct replay *replay, const struct call *call)
 
 	for (size_t i = 0; i < call->n; i++)
 		reading |= contents_of(replay, call, i)->state == READING;
-	/* The program may have skipped the wait for a tensor that had landed; it may not have
-	 * here. */
+	/* The program may have skipped the wait for a tensor that had landed. */
 	if (reading)
 		rc = wait_for(replay, call);
 	for (size_t i = 0; i < call->n && !rc; i++) {

@@ -50,8 +50,7 @@ static const char *number_text(uint64_t number, char text[32])
 	return text;
 }
 
-/* Options given for all jobs; for a single job, unless it was not prepared, also resolved ones that
- * fio's tools read. */
+/* Options given for all jobs; for a single prepared job also resolved ones. */
 static void put_global_options(struct json_writer *json, const struct bench_report *report,
 			       const struct report_group *group)
 {
@@ -80,8 +79,7 @@ static void put_global_options(struct json_writer *json, const struct bench_repo
 	json_close_object(json);
 }
 
-/* A setting whose key is `object` and `name`. The configuration's text of a number, list or bool is
- * that of JSON. */
+/* A setting whose key is `object` and `name`. Texts of numbers and lists are JSON. */
 static void put_setting(struct json_writer *json, const struct bench_job *job, const char *object,
 			const char *name)
 {

@@ -297,7 +297,7 @@ int store_checksum(struct store_job *job)
 	struct sums sums = {.job = job, .error.size = sizeof(sums.error)};
 	int rc = open_all(&sums), status = STATUS_FAILED;
 
-	stop_catch_signals();
+	stop_catch_signals(NULL);
 	if (rc)
 		say("%s", sums.error.text);
 	else

@@ -278,6 +278,6 @@ static int verify_one(struct store_job *job, const struct nvs_store_place *place
 
 int store_verify(struct store_job *job)
 {
-	stop_catch_signals();
+	stop_catch_signals(NULL);
 	return store_each(job, verify_one);
 }

@@ -180,8 +180,7 @@ static int read_text(const char *path, struct tune_text *text, struct stat *st)
 	return !rc && text->nbytes > TEXT_MAX ? -EFBIG : rc;
 }
 
-/* Makes the new file complete and durable. The owner first, because changing it clears bits of the
- * mode. */
+/* Makes the new file complete and durable. Changing the owner clears bits of the mode. */
 static int fill_new(int fd, const struct stat *old, const struct tune_text *text)
 {
 	struct stat st;

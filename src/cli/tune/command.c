@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `nvswap tune`: checks its options and the drive, fills a file, searches, and reports the
- * choice. */
+/* `nvswap tune`: checks the drive, fills a file, searches, and reports the choice. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -300,7 +299,7 @@ int cmd_tune(int argc, char **argv)
 	workload->stopped = stop_signal;
 	workload->memory_bytes = tune_memory_bytes(&drive->machine);
 	workload->writes_max = options->max_writes;
-	stop_catch_signals();
+	stop_catch_signals(NULL);
 	rc = make_and_measure(&tuning);
 	if (!rc) {
 		status = write_results(&tuning, &output);

@@ -74,22 +74,20 @@ extern const char *const tune_objectives[];
 
 /* ---- The drive ---- */
 
-/* Examines the machine and the directory; refuses those that cannot be tuned, with -EBUSY one in
- * which another process tunes. */
+/* Examines machine and directory. -EBUSY: another process tunes there; others: it can't be
+ * tuned. */
 int tune_look(const char *directory, struct tune_drive *drive, struct nvs_error *error);
-/* The requested size of the file, or one derived from the free space and the write limit. -ENOSPC;
- * -EINVAL: above that limit. */
+/* The size of the file. -ENOSPC; -EINVAL: above the limit of writes. */
 int tune_choose_working_set(const struct tune_options *options, const struct tune_drive *drive,
 			    uint64_t *working_set, struct nvs_error *error);
 /* The size of the memory used for transfers. */
 uint64_t tune_memory_bytes(const struct nvs_machine_info *machine);
-/* Determines the points to consider. -EINVAL: the options leave none; -ENOTSUP: the requested
- * engine does not work here. */
+/* The points to consider. -EINVAL: the options leave none; -ENOTSUP: their engine works not
+ * here. */
 int tune_space_make(const struct tune_options *options, const struct nvs_machine_info *machine,
 		    uint64_t working_set, struct tune_space *space, struct nvs_error *error);
 /* Fills the file from its beginning. Stops after `soft_ns` if enough is filled then, and sets the
- * working set to the filled part. -ETIME: not enough after `hard_ns`; -EINTR; errors of the
- * drive. */
+ * working set to the filled part. -ETIME: too little after `hard_ns`; -EINTR. */
 int tune_fill(struct tune_workload *workload, enum nvs_ioengine ioengine, struct tune_drive *drive,
 	      uint64_t soft_ns, uint64_t hard_ns, struct nvs_error *error);
 /* Compares the references, between which so many bytes were written. */
@@ -106,8 +104,7 @@ struct tune_setting {
 #define TUNE_SETTINGS 5
 /* Those beside the I/O engine. */
 void tune_settings(const struct tune_point *point, struct tune_setting settings[TUNE_SETTINGS]);
-/* Opens the aio of a point. -ENOMEM, -EINVAL for a value that is out of range; errors of the
- * drive. */
+/* Opens the aio of a point. -EINVAL for a value that is out of range; errors of the drive. */
 int tune_aio_open(const struct tune_workload *workload, const struct tune_point *point,
 		  struct nvs_aio **aio, struct nvs_error *error);
 /*

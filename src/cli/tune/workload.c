@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * A round counts I/Os as they complete, between two completions: if I/Os are slow, counting
- * transfers would be too coarse.
- */
+/* A round counts I/Os between two completions: counting transfers would be too coarse. */
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/numbers.h"
@@ -235,8 +232,7 @@ static void make_sample(struct round *round, struct tune_sample *sample)
 		struct nvs_latency *latency = &to->latency[d];
 
 		sample->bytes[d] = to->bytes[d] - from->bytes[d];
-		/* The minimum and maximum stay those since the begin; percentiles don't use
-		 * them. */
+		/* Minimum and maximum stay those since the begin: none uses them. */
 		latency->count -= from->latency[d].count;
 		for (size_t i = 0; i < NVS_LATENCY_BUCKETS; i++)
 			latency->buckets[i] -= from->latency[d].buckets[i];

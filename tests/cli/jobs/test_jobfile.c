@@ -97,7 +97,6 @@ TEST(values_have_the_environment_in_them)
 
 TEST(errors_have_their_line)
 {
-	assert_refused("[a]\nbs=\033k\n", ":2: a control character");
 	assert_refused("\nbs=4k\n[a]\n", ":2: this line is in no section");
 	assert_refused("[a\nbs=4k\n", ":1: a [ has no ]");
 	assert_refused("[a]\n\n[b;]\n", ":3: a [ has no ]");

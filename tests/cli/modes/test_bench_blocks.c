@@ -290,7 +290,7 @@ static int runs_until_signal(void *arg)
 {
 	struct job *job = arg;
 
-	stop_catch_signals();
+	stop_catch_signals(NULL);
 	EXPECT(run_blocks(job) == 0);
 	EXPECT(stop_signal() == SIGTERM);
 	EXPECT(job->result.measured);

@@ -206,8 +206,8 @@ TEST(units_of_sizes_are_of_1024)
 	assert_int_equal(values.size, 2ull << 40);
 	accepted("--size=1p");
 	assert_int_equal(values.size, 1ull << 50);
-	refused("--size=513", "a size from 512 to ");
-	refused("--size=513", "that is a multiple of 512, written like");
+	refused("--size=513", "a size from 512 bytes to 16 EiB");
+	refused("--size=513", "that is a multiple of 512 bytes, written like");
 	refused("--size=0", "a size from 512");
 	refused("--size=k", "a size from 512");
 	refused("--size=4kk", "a size from 512");

@@ -30,12 +30,10 @@ struct model {
 };
 
 /* Reads and checks a model's headers, as nvs_checkpoint_open. `path` stays the caller's. -EINVAL
- * and errno of opening and reading, with file and tensor in *error; *model then needs no
- * model_free. */
+ * and errno of opening and reading, with file and tensor in *error, and no model to free. */
 int model_load(struct model *model, const char *path, struct nvs_error *error);
 /* Generates `n` tensors of dtype U8 and that size, or, if `nbytes` is not 0, as many as have that
- * many bytes together (the last one is shortened). -ENOMEM; -EINVAL above MODEL_BYTES_MAX, -E2BIG
- * above MODEL_TENSORS_MAX. */
+ * many bytes together. -ENOMEM; -EINVAL above MODEL_BYTES_MAX, -E2BIG above MODEL_TENSORS_MAX. */
 int model_make(struct model *model, uint64_t tensor_size, uint64_t n, uint64_t nbytes,
 	       struct nvs_error *error);
 void model_free(struct model *model);
@@ -58,8 +56,8 @@ static inline uint64_t model_room(const struct model_tensor *tensor)
 	return model_pages(tensor->nbytes);
 }
 
-/* Elements that rw=step trains. Generated tensors count as `dtype`; integers of a file are not
- * trained. */
+/* Elements that rw=step trains. Generated tensors count as `dtype`, integers of a file not at
+ * all. */
 uint64_t model_trained(const struct model *model, enum nvs_dtype dtype);
 
 /* A layer: neighbours whose names agree through the first number between dots ("model.layers.12.",
@@ -76,8 +74,7 @@ struct layer model_layer(const struct model *model, size_t first);
 void model_layer_name(const struct model *model, const struct layer *layer, char *name,
 		      size_t nbytes);
 
-/* ---- Contents: pseudo-random bytes determined by seed, tensor and generation, the same on
- * every machine ---- */
+/* ---- Contents: random bytes of a seed, tensor and generation, on any machine ---- */
 
 struct pattern {
 	const struct model *model;

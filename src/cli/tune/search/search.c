@@ -4,12 +4,10 @@
  * depth, and then the neighbours of two points until there is no new one: of the fastest, which
  * leads uphill, and of the smallest that keeps up with it, which leads down to less in flight. The
  * other settings are tried there, one at a time. Points race: they take turns in rounds, in a
- * random order in each pass, so a drive that slows down favours none. Those that are clearly slower
- * leave early.
+ * random order in each pass, so a drive that slows down favours none. Slower ones leave early.
  *
- * The finals measure the candidates in turn and compare ratios of rounds of the same pass, so that
- * a drive with drifting speed favours none. They go on while an interval is wider than the
- * tolerance and the budget lasts.
+ * The finals measure the candidates in turn and compare ratios of rounds of the same pass, while an
+ * interval is wider than the tolerance and the budget lasts.
  */
 #include "cli/tune/search/search.h"
 
@@ -59,8 +57,7 @@
 /* After these shares of the finals there are places for half of the finalists, and for three. */
 #define SHARE_HALF  0.33
 #define SHARE_THREE 0.67
-/* An interval that is tested after each pass misses eventually, so excluding a finalist requires
- * this many times its width. */
+/* Excluding a finalist takes this many intervals: one that is tested often misses eventually. */
 #define WIDER 2
 
 #define POINT_TEXT 160
@@ -410,8 +407,7 @@ static int run_race(struct search *search, uint64_t most)
 				return rc;
 			measured = true;
 		}
-		/* Clearly slower points leave, and those over the latency limit, but not by a
-		 * single round. */
+		/* Slower points and those over the latency limit leave, but not by one round. */
 		best = best_of_all(search);
 		least = low_of(search, best) * (1 - search->rules->tolerance);
 		search->nturns = 0;
@@ -428,8 +424,7 @@ static int run_race(struct search *search, uint64_t most)
 	return 0;
 }
 
-/* The point from which to climb on: `top` while it is allowed and no other is faster by more than
- * noise can explain. */
+/* The point from which to climb on: `top` unless one is faster by more than noise can explain. */
 static struct trial *climb(const struct search *search, struct trial *top)
 {
 	struct trial *best = best_of_all(search);
@@ -491,8 +486,7 @@ static int explore(struct search *search)
 /* ---- The finals ---- */
 
 /* Adds a candidate that is no finalist yet: the most preferred with default settings, or the
- * fastest with a block size that no finalist has, because equal points of one block crowd out those
- * of others. */
+ * fastest with a block size that no finalist has, as equal points of one block crowd out others. */
 static void add_finalist(struct search *search, const struct trial *best, bool by_speed)
 {
 	struct trial *found = NULL;
@@ -574,8 +568,7 @@ static void compare_finalists(struct search *search)
 
 /* Excludes those that can't be chosen: clearly slower ones, and of those that need more than the
  * smallest equal, ones that are clearly not faster by the tolerance. Of those that are neither the
- * fastest nor its smallest equal, the slowest leave for the places that are left at this share of
- * the finals. */
+ * fastest nor its smallest equal, the slowest leave for the places of this share. */
 static void thin_out(struct search *search, double share)
 {
 	size_t places = share < SHARE_HALF ? FINALISTS : share < SHARE_THREE ? FINALISTS / 2 : 3;

@@ -44,8 +44,7 @@ struct tune_sample {
 
 struct tune_meter {
 	/* Measures a point for about `for_ns`. 0; -EDQUOT: the round would exceed the write limit;
-	 * -EINTR: the user asked to end; or another negative errno. All but -EDQUOT end the
-	 * search. */
+	 * -EINTR: the user asked to end; or another errno, which ends the search. */
 	int (*measure)(void *arg, const struct tune_point *point, enum tune_objective objective,
 		       uint64_t for_ns, struct tune_sample *sample, struct nvs_error *error);
 	uint64_t (*now_ns)(void *arg);
