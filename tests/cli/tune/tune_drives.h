@@ -20,7 +20,6 @@ struct drive_kind {
 
 extern const struct drive_kind drive_kinds[];
 extern const size_t ndrive_kinds;
-const struct drive_kind *drive_kind(const char *name);
 
 /* Six blocks, seven depths, three counts of workers, single_submit and overlap_events. */
 extern const struct tune_space drive_space;

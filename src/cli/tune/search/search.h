@@ -127,7 +127,7 @@ void tune_outcome_free(struct tune_outcome *outcome);
 
 /* A trimmed mean. */
 struct middle {
-	unsigned n, of; /* number of values kept, and of all values */
+	unsigned n;	/* number of values kept */
 	double mean;	/* of the values kept */
 	double squares; /* summed squared deviations of all values, winsorised */
 };
