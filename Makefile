@@ -291,8 +291,8 @@ docs: $(BUILD)/option-docs ## update the tables of options in README.md and docs
 # The sources of each fuzz target, as few as possible: all are instrumented for the fuzzer.
 FUZZED_config := $(wildcard src/config/*.c src/base/json/*.c) $(addprefix src/base/,error.c files.c text.c nearest.c)
 FUZZED_options := $(addprefix src/cli/,jobs/bench_options.c options/options.c) \
-	src/base/nearest.c src/base/text.c src/config/names.c
-FUZZED_jobfile := $(FUZZED_options) src/base/error.c src/base/files.c $(addprefix src/cli/jobs/,jobfile.c jobs.c)
+	$(addprefix src/base/,error.c nearest.c text.c) src/config/names.c
+FUZZED_jobfile := $(FUZZED_options) src/base/files.c $(addprefix src/cli/jobs/,jobfile.c jobs.c)
 FUZZED_manifest := src/store/manifest.c src/store/label.c src/config/names.c
 FUZZED_optimizer_header := $(addprefix src/base/,error.c text.c) src/optim/state/header.c
 FUZZED_optimizer_groups := $(addprefix src/base/,error.c text.c) src/optim/state/groups.c

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The subcommands, and what they share: exit statuses, messages on standard error, an output whose
- * writing is checked, requests to end, and the line of progress.
- */
+/* The subcommands, and what they share. */
 #ifndef CLI_COMMANDS_H
 #define CLI_COMMANDS_H
 
@@ -33,12 +30,9 @@ void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* An nvs_log_fn that prints errors and warnings. */
 void say_log(void *arg, enum nvs_log_level level, const char *text);
 
-/*
- * Where a command writes its results: a file, or standard output for NULL. Opening does not
+/* Where a command writes its results: a file, or standard output for NULL. Opening does not
  * truncate the file, so a run that fails keeps the results of an earlier one. No link that another
- * user could have planted is followed to it. output_close reports it and returns STATUS_FAILED if
- * not everything was written.
- */
+ * user could have planted is followed to it. output_close reports a failed write. */
 struct output {
 	const char *path;
 	FILE *file;
@@ -50,10 +44,8 @@ int output_begin(struct output *output);
 int output_close(struct output *output);
 /* Whether both name one file; of those that are not there, by their names. NULL names none. */
 bool is_same_file(const char *a, const char *b);
-/*
- * Prints on standard error the command that draws a page from the results in a file; nothing for a
- * path that is NULL or no regular file.
- */
+/* Prints on standard error the command that draws a page from the results in a file; nothing for a
+ * path that is NULL or no regular file. */
 void say_page(const char *path);
 
 /*
@@ -66,14 +58,11 @@ void say_page(const char *path);
 /* The result of stop_signal() when another job of the stage failed. */
 #define STOP_OTHER_FAILED (-1)
 
-/* From now on SIGINT, SIGTERM and SIGHUP set the flag; the second ends the process. */
-void stop_catch_signals(void);
-/* These three signals. */
-void stop_signals(sigset_t *set);
-/*
- * In a forked process: *requested counts as a signal, and the parent's end as SIGTERM. Returns
- * false if the parent has already ended.
- */
+/* From now on SIGINT, SIGTERM and SIGHUP set the flag; the second ends the process. Unless
+ * `waiting` is NULL, they are blocked, and it is the mask of before. */
+void stop_catch_signals(sigset_t *waiting);
+/* In a forked process: *requested counts as a signal, and the parent's end as SIGTERM. Returns
+ * false if the parent has already ended. */
 bool stop_follow(const atomic_int *requested, int parent_pid);
 /* The signal, or *requested; 0: no request to end. */
 int stop_signal(void);
@@ -99,8 +88,7 @@ void progress_end(void);
 
 /* From now on phases are stored in *progress instead of drawn. */
 void progress_store_in(struct progress *progress);
-/* Processes that share a terminal note in *on_line whether the line is drawn. NULL: this process
- * alone. */
+/* Processes that share a terminal note in *on_line that the line is drawn. NULL: this one alone. */
 void progress_share(atomic_bool *on_line);
 
 /* Of one moment, more or less: it may be read while it is updated. */
@@ -110,10 +98,7 @@ struct progress_now {
 	double seconds_left; /* below 0: unknown */
 };
 struct progress_now progress_read(const struct progress *progress);
-/*
- * Draws the line. `rates` are separated by commas; the last are left out where the terminal is
- * narrow.
- */
+/* Draws the line; of `rates`, separated by commas, those for which the terminal has room. */
 void progress_draw(const char *phase, double share, const char *rates, double seconds_left);
 /* The escape sequence that erases the line if it is drawn, else "". Any thread. */
 const char *progress_erase(void);

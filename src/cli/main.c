@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The nvswap command: runs a subcommand, which parses its own options and returns the exit status:
- * 0, 1 for a failure that was reported on standard error, 2 for bad usage.
- */
+/* Runs a subcommand, which parses its own options and returns the exit status. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -37,10 +34,8 @@ static void print_help(FILE *file)
 	      file);
 }
 
-/*
- * If a standard file is closed, the next file opened gets its number, and a store would receive
- * messages. So open /dev/null there, in the direction in which each use still fails.
- */
+/* If a standard file is closed, the next file opened gets its number, and a store would receive
+ * messages. So open /dev/null there, in the direction in which each use still fails. */
 static bool keep_standard_files(void)
 {
 	static const int flags[] = {O_WRONLY, O_RDONLY, O_RDONLY};

@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Errors go to standard error, results to a file or standard output. A result that could not be
- * written whole is a failure of the command.
- *
- * The line of progress is drawn on standard error only, ten times a second at most, and never wider
- * than the terminal: a line that wraps can't be erased.
- */
+/* Results and progress, whose line is never wider than the terminal: one that wraps can't be
+ * erased. */
 #include "cli/commands.h"
 
 #include <errno.h>
@@ -58,11 +53,9 @@ static bool is_trusted(int directory, const char *name)
 	       (!(in.st_mode & (S_IWGRP | S_IWOTH)) || in.st_mode & S_ISVTX);
 }
 
-/*
- * Opens a file for writing without truncating it, and follows no link to it that another user could
+/* Opens a file for writing without truncating it, and follows no link to it that another user could
  * have planted: -ELOOP. The directories of the path are opened one by one, because O_NOFOLLOW is
- * about the last part alone; each relative to the one before, so that renaming changes nothing.
- */
+ * about the last part alone; each relative to the one before, so that renaming changes nothing. */
 static int open_result(const char *path)
 {
 	int directory = open(*path == '/' ? "/" : ".", DIRECTORY), rc = -errno, next;

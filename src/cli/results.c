@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Reads files of results, for `nvswap compare` and `nvswap info`.
- */
+/* Reads files of results, for `nvswap compare` and `nvswap info`. */
 #include "cli/results.h"
 
 #include <errno.h>
@@ -28,10 +26,9 @@ int result_refuse(struct nvs_error *error, const char *path, const struct json_v
 	return -EINVAL;
 }
 
-/*
- * Blanks all but the lines from the first that begins with { to the last that begins with }. Of
- * several documents (--status-interval) the last is kept: a line that begins with { after one of }.
- */
+/* Blanks all but the lines from the first that begins with { to the last that begins with }. Of
+ * several documents (--status-interval) the last is kept: a line that begins with { after one of
+ * }. */
 static void blank_surroundings(char *text)
 {
 	char *begin = NULL, *end = NULL;

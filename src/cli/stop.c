@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Requests to end. Ignored signals stay ignored, for nohup. SA_RESTART: no system call has to
- * handle EINTR.
- *
- * A terminal signals parent and children, so the parent passes signals on by a flag, which must not
- * count as the second signal. The second kills the parent, and its children notice that.
- */
+/* Ignored signals stay ignored, for nohup. A terminal signals parent and children, so the parent
+ * passes signals on by a flag, which must not count as the second signal. That kills the parent. */
 #include "cli/commands.h"
 
 #include <stddef.h>
@@ -34,24 +29,23 @@ static void on_parents_end(int number)
 	caught = SIGTERM;
 }
 
-void stop_catch_signals(void)
+void stop_catch_signals(sigset_t *waiting)
 {
 	/* The second signal ends the process as if there were no handler. */
 	struct sigaction action = {.sa_handler = on_signal,
 				   .sa_flags = (int)(SA_RESTART | SA_RESETHAND)};
 	struct sigaction was;
+	sigset_t set;
 
 	caught = 0;
-	for (size_t i = 0; i < COUNT_OF(numbers); i++)
+	sigemptyset(&set);
+	for (size_t i = 0; i < COUNT_OF(numbers); i++) {
+		sigaddset(&set, numbers[i]);
 		if (!sigaction(numbers[i], NULL, &was) && was.sa_handler != SIG_IGN)
 			sigaction(numbers[i], &action, NULL);
-}
-
-void stop_signals(sigset_t *set)
-{
-	sigemptyset(set);
-	for (size_t i = 0; i < COUNT_OF(numbers); i++)
-		sigaddset(set, numbers[i]);
+	}
+	if (waiting)
+		sigprocmask(SIG_BLOCK, &set, waiting);
 }
 
 bool stop_follow(const atomic_int *requested, int parent_pid)

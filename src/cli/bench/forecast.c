@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What the jobs of a plan need, before anything is opened or made: space on their paths, bytes that
- * they move, and the time where --rate or the runtime gives it. No speed of a drive is assumed.
- */
+/* What the jobs of a plan need, before anything is opened or made. No speed is assumed. */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -78,9 +75,7 @@ static void add_moves(const struct bench_job *job, struct forecast *forecast, do
 		forecast->space = around[NVS_WRITE] = each * offloaded;
 		for (int d = NVS_READ; d <= NVS_WRITE; d++) {
 			pass[d] = each * (offloaded - resident);
-			/*
-			 * The first step, not measured, moves the state that opening has written.
-			 */
+			/* The first step, not measured, moves what opening wrote. */
 			if (!setting_number(config, "offload_optimizer.fast_init"))
 				around[d] += pass[d];
 		}
@@ -187,10 +182,8 @@ static int forecast_job(const struct bench_job *job, struct forecast *forecast,
 	return 0;
 }
 
-/*
- * Jobs of a stage run at the same time, so their needs of a file system add up. Each stage removes
- * its files, so those of different stages don't.
- */
+/* Jobs of a stage run at the same time, so their needs of a file system add up. Each stage removes
+ * its files, so those of different stages don't. */
 int forecast_space(const struct bench_plan *plan, unsigned *index, struct nvs_error *error)
 {
 	static struct {

@@ -389,7 +389,6 @@ int stages_run(struct bench_plan *plan, const struct bench_result **results,
 	uint64_t status_ns = interval_ns ? clock_ns() + interval_ns : UINT64_MAX;
 	bool failed = false, draws = plan->run.eta == ETA_ALWAYS ||
 				     (plan->run.eta == ETA_AUTO && isatty(STDERR_FILENO) == 1);
-	sigset_t ending;
 
 	assert(plan->n && plan->n <= JOBS_MAX);
 	if (shared == MAP_FAILED)
@@ -400,9 +399,7 @@ int stages_run(struct bench_plan *plan, const struct bench_result **results,
 		stages.processes[i].channel = -1;
 		results[i] = &stages.shared->jobs[i].result;
 	}
-	stop_catch_signals();
-	stop_signals(&ending);
-	sigprocmask(SIG_BLOCK, &ending, &stages.waiting);
+	stop_catch_signals(&stages.waiting);
 	progress_share(&stages.shared->bar_on_line);
 	for (unsigned stage = 0; stage <= plan->jobs[plan->n - 1].stage; stage++)
 		if (!stop_signal() && !stages.failed_to_begin)

@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * `nvswap compare`: its options, and a comparison as text: a table for each job and result, with
- * the base on the left. As JSON: values are in fio's units, changes and half widths
- * in per cent.
- */
+/* `nvswap compare`: its options, and a comparison as text or JSON. */
 #include <math.h>
 
 #include "base/error.h"
@@ -214,7 +210,7 @@ static const struct values defaults = {.threshold = 5};
 
 static const struct option_spec options[] = {
 	{"threshold", "PERCENT", OPTION_PERCENT, offsetof(struct values, threshold),
-	 .help = "smaller changes count as the same; a larger slowdown makes the exit\n"
+	 .help = "smaller changes count as the same; a larger slowdown makes the exit "
 		 "status 1 (5)"},
 	REPORT_OPTIONS(offsetof(struct values, report)),
 };
@@ -231,7 +227,6 @@ const struct command_spec compare_command = {
 	.options = options,
 	.noptions = COUNT_OF(options),
 	.defaults = &defaults,
-	.gone = (const struct option_gone[]){{"html", PAGE_BY_REPORT}, {NULL, NULL}},
 };
 
 int cmd_compare(int argc, char **argv)

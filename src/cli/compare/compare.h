@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * `nvswap compare`: results side by side. The first result is the base; the jobs of the others are
- * matched to its jobs. What is read stays in memory until the command ends.
- */
+/* `nvswap compare`: results side by side. The first is the base; the jobs of the others are matched
+ * to its jobs. What is read stays in memory until the command ends. */
 #ifndef CLI_COMPARE_COMPARE_H
 #define CLI_COMPARE_COMPARE_H
 
@@ -39,9 +37,7 @@ struct estimate {
 	double freedom; /* degrees of it; below 1: the error is not known */
 };
 
-/*
- * A figure of a job over the runs of a side that have the job. Half widths are of 95 % intervals.
- */
+/* A figure of a job over the runs of a side. Half widths are of 95 % intervals. */
 struct cell {
 	struct estimate estimate;
 	double half_width; /* in per cent of the value; NAN: unknown */
@@ -74,10 +70,8 @@ struct comparison {
 	bool slower;		       /* a rate or latency is worse, beyond threshold and noise */
 };
 
-/*
- * Operands are FILE[,FILE...] or LABEL=FILE[,FILE...]; an operand that is an existing file is never
- * split. Returns STATUS_USAGE after reporting an unreadable file.
- */
+/* Operands are FILE[,FILE...] or LABEL=FILE[,FILE...]; an operand that is an existing file is never
+ * split. Returns STATUS_USAGE after reporting an unreadable file. */
 int comparison_read(struct comparison *comparison, char **operands, unsigned n);
 /* Whether any side has a value. */
 bool comparison_has(const struct comparison *comparison, unsigned job, unsigned metric);

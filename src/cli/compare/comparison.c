@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Reads the files of each result. Matches their jobs to the base's, and tells changes from noise by
- * Welch's interval of the ratio of two means, on logarithms, so that swapping base and other gives
- * the inverse.
- */
+/* Reads the files of each result. Matches their jobs to the base's, and tells changes from noise by
+ * Welch's interval of the ratio of two means, on logarithms. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -21,10 +18,8 @@
 #define MIB (1u << 20)
 /* fio and nvswap sample rates each half second. */
 #define SAMPLE_MS 500
-/*
- * Neighbouring samples are correlated, since a drive is fast or slow for seconds at a time: this
- * many are worth one independent sample.
- */
+/* Neighbouring samples are correlated, since a drive is fast or slow for seconds at a time: this
+ * many are worth one independent sample. */
 #define SAMPLES_PER_INDEPENDENT 4
 
 static const struct rate bw = {"bw_bytes", "bw_mean", "bw_dev", "bw_samples"};
@@ -62,11 +57,9 @@ static int read_figures(const struct json_value *job, const char *path,
 			return result_refuse(error, path, way,
 					     "no direction of a job of nvswap bench or fio 3: it "
 					     "has no \"bw_bytes\"");
-		/*
-		 * Only rates have a known noise, by their samples. With group_reporting fio counts
+		/* Only rates have a known noise, by their samples. With group_reporting fio counts
 		 * the samples of all jobs and adds up their means, but not their deviations.
-		 * Deviations at the same moment are taken for independent.
-		 */
+		 * Deviations at the same moment are taken for independent. */
 		if (metric->rate) {
 			double mean = result_number(way, metric->rate->mean, path, error);
 			double deviation = result_number(way, metric->rate->deviation, path, error);
@@ -270,10 +263,8 @@ static struct estimate estimate_runs(const struct compare_side *side, unsigned j
 	return all;
 }
 
-/*
- * The verdict is "same" if the interval lies within the threshold of 0, "can't tell" if it has 0
- * and more, or the noise is unknown.
- */
+/* The verdict is "same" if the interval lies within the threshold of 0, "can't tell" if it has 0
+ * and more, or the noise is unknown. */
 static void compute_cell(struct comparison *comparison, const struct compare_side *side,
 			 unsigned job, unsigned metric)
 {

@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * nvswap info: reports what this machine and the paths can do, as JSON or text, and advises what to
- * change. It changes nothing itself. Members have the names of the public structures; unknown
- * numbers are null, which text leaves out.
- */
+/* nvswap info. Members have the names of the public structures; unknown numbers are null. */
 #include <math.h>
 #include <string.h>
 

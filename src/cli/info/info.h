@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The facts that nvswap info has collected, and how it writes them.
- */
+/* The facts that nvswap info has collected, and how it writes them. */
 #ifndef CLI_INFO_INFO_H
 #define CLI_INFO_INFO_H
 
@@ -60,15 +58,11 @@ void smart_decode(const unsigned char page[SMART_PAGE_BYTES], struct wear *wear)
 /* Reads the log of the drive, a name as in /sys/block; sets `why` where it can't be read. */
 void smart_read(struct wear *wear);
 
-/*
- * Computes endurance, rates and days. `rated_bytes` is what the drive is made for, and
- * `job_daily_bytes` what it gets in a day; 0: not told.
- */
+/* Computes endurance, rates and days. `rated_bytes` is what the drive is made for, and
+ * `job_daily_bytes` what it gets in a day; 0: not told. */
 void wear_forecast(struct wear *wear, double rated_bytes, double job_daily_bytes);
-/*
- * Reads what the jobs of a result of `nvswap bench` write together in a day: those of steps what
- * the drive was given in each, others their bandwidth. -EINVAL, and errors of reading.
- */
+/* Reads what the jobs of a result of `nvswap bench` write together in a day: those of steps what
+ * the drive was given in each, others their bandwidth. -EINVAL, and errors of reading. */
 int wear_job_rate(const char *path, double *daily_bytes, struct nvs_error *error);
 
 #endif

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The SMART log of an NVMe drive, by libnvme, which is loaded when it is needed: linking it would
- * have every run of the command load OpenSSL, which libnvme is linked with. And how long a drive
- * lasts: what is left of its endurance, by the rate at which it was written so far and by that of a
- * job. The endurance is the rated one, or else what was written by the percentage that the drive
- * says it has used for that.
+ * have every run of the command load OpenSSL. And how long a drive lasts by the rate at which it
+ * was written so far and by that of a job.
  */
 #include "cli/info/info.h"
 
@@ -57,12 +55,12 @@ static void explain(struct wear *wear, int code)
 			 wear->device, nvs_strerror(code));
 }
 
-static void get_page(struct wear *wear, get_log_fn *get_log, int fd)
+void smart_read(struct wear *wear)
 {
+	char path[sizeof(wear->device) + 8];
 	unsigned char page[SMART_PAGE_BYTES] = {0};
 	struct nvme_get_log_args args = {.log = page,
 					 .args_size = sizeof(args),
-					 .fd = fd,
 					 .timeout = NVME_DEFAULT_IOCTL_TIMEOUT,
 					 .lid = NVME_LOG_LID_SMART,
 					 .len = sizeof(page),
@@ -71,23 +69,9 @@ static void get_page(struct wear *wear, get_log_fn *get_log, int fd)
 					 .lsi = NVME_LOG_LSI_NONE,
 					 .lsp = NVME_LOG_LSP_NONE,
 					 .uuidx = NVME_UUID_NONE};
-	int rc = get_log(&args);
-
-	if (rc < 0)
-		explain(wear, -errno);
-	else if (rc > 0)
-		snprintf(wear->why, sizeof(wear->why),
-			 "the drive refuses its SMART log (NVMe status 0x%x)", (unsigned)rc);
-	else
-		smart_decode(page, wear);
-}
-
-void smart_read(struct wear *wear)
-{
-	char path[sizeof(wear->device) + 8];
 	void *library, *symbol;
 	get_log_fn *get_log;
-	int fd;
+	int rc;
 
 	if (strncmp(wear->device, "nvme", 4) != 0) {
 		snprintf(wear->why, sizeof(wear->why),
@@ -95,23 +79,29 @@ void smart_read(struct wear *wear)
 		return;
 	}
 	snprintf(path, sizeof(path), "/dev/%s", wear->device);
-	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	if (fd < 0) {
+	args.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (args.fd < 0) {
 		explain(wear, -errno);
 		return;
 	}
 	library = dlopen("libnvme.so.1", RTLD_NOW | RTLD_LOCAL);
 	symbol = library ? dlsym(library, "nvme_get_log") : NULL;
 	memcpy(&get_log, &symbol, sizeof(symbol));
-	if (get_log)
-		get_page(wear, get_log, fd);
-	else
+	rc = get_log ? get_log(&args) : 0;
+	if (!get_log)
 		snprintf(wear->why, sizeof(wear->why),
 			 "libnvme.so.1, which reads the SMART log, is not installed (Debian: "
 			 "libnvme1)");
+	else if (rc < 0)
+		explain(wear, -errno);
+	else if (rc > 0)
+		snprintf(wear->why, sizeof(wear->why),
+			 "the drive refuses its SMART log (NVMe status 0x%x)", (unsigned)rc);
+	else
+		smart_decode(page, wear);
 	if (library)
 		dlclose(library);
-	close(fd);
+	close(args.fd);
 }
 
 static double days_of(double left_bytes, double daily_bytes)

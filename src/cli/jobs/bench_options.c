@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The options of `nvswap bench`, which are the keys of its job files: their table, and the rules
- * between them. Opens no file.
- */
+/* The options of `nvswap bench`, which are the keys of its job files, and their rules. */
 #include <assert.h>
 #include <errno.h>
 
@@ -20,24 +17,10 @@ static const char *const rw_names[] = {[RW_SWAPOUT] = "swapout",     [RW_SWAPIN]
 				       [RW_PARAMS] = "params",	     [RW_READ] = "read",
 				       [RW_WRITE] = "write",	     [RW_RANDREAD] = "randread",
 				       [RW_RANDWRITE] = "randwrite", NULL};
-/* Modes of fio, also with a suffix such as randread:8, and of earlier versions. */
-#define ONLY_FIO    "only fio has that: use fio"
-#define CHECKPOINTS "make bench BENCH=\"--only checkpoint\" measures checkpoints"
-
-static const struct option_gone rw_elsewhere[] = {{"read", ONLY_FIO},
-						  {"write", ONLY_FIO},
-						  {"randread", ONLY_FIO},
-						  {"randwrite", ONLY_FIO},
-						  {"rw", ONLY_FIO},
-						  {"readwrite", ONLY_FIO},
-						  {"randrw", ONLY_FIO},
-						  {"trim", ONLY_FIO},
-						  {"randtrim", ONLY_FIO},
-						  {"trimwrite", ONLY_FIO},
-						  {"randtrimwrite", ONLY_FIO},
-						  {"checkpoint", CHECKPOINTS},
-						  {"restore", CHECKPOINTS},
-						  {NULL, NULL}};
+/* Also with a suffix, such as randread:8. */
+static const char *const fios_modes[] = {"read",     "write",	  "randread",	   "randwrite",
+					 "rw",	     "readwrite", "randrw",	   "trim",
+					 "randtrim", "trimwrite", "randtrimwrite", NULL};
 
 static const char *const format_names[] = {
 	[FORMAT_NORMAL] = "normal", [FORMAT_JSON] = "json", [FORMAT_JSON_PLUS] = "json+", NULL};
@@ -84,13 +67,12 @@ static const struct option_spec option_specs[] = {
 	{"scale", "SHARE", OPTION_SHARE, FIELD(scale), .modes = TENSOR_MODES,
 	 .help = "a smaller model of the same proportions, such as 0.25: that share of the "
 		 "layers, whole, and of the rows of the other tensors; at least one of each"},
-	{"rw", "MODE", OPTION_CHOICE, FIELD(rw), .choices = rw_names, .elsewhere = rw_elsewhere,
+	{"rw", "MODE", OPTION_CHOICE, FIELD(rw), .choices = rw_names, .fios = fios_modes,
 	 .aliases = NAMES("readwrite"),
 	 .help = "swapout writes the tensors, swapin reads them, and swap (the default) reads, "
-		 "changes and writes them back. step runs optimizer steps over state on the "
-		 "drive, params forward and backward passes over the layers. The others move "
-		 "blocks of a scratch file: "
-		 "what the drive does without nvswap"},
+		 "changes and writes them back. step runs optimizer steps over state on the drive, "
+		 "params forward and backward passes over the layers. The others move blocks of a "
+		 "scratch file: what the drive does without nvswap"},
 	{"loops", "N", OPTION_COUNT, FIELD(loops), .min = 1, .max = 1000000000,
 	 .help = "passes over the model or the file (1); with rw=step and params, steps (3)"},
 	{"runtime", "TIME", OPTION_DURATION, FIELD(runtime_ms), .max = TIME_MAX,
@@ -122,11 +104,10 @@ static const struct option_spec option_specs[] = {
 	 .modes = TENSOR_MODES,
 	 .help = "bytes of the pool, for buffer_count x buffer_size. Without it and --config: "
 		 "256m, or twice the longest tensor if that is more; less than 256m where memory "
-		 "is "
-		 "short. The pool must hold the "
-		 "longest tensor. With rw=params it must hold the longest layer, and the default "
-		 "is smaller than the model, or else no layer would be read again. With rw=step "
-		 "it also sets sub_group_size, and comes on top of --max-in-cpu"},
+		 "is short. The pool must hold the longest tensor. With rw=params it must hold the "
+		 "longest layer, and the default is smaller than the model, or else no layer would "
+		 "be read again. With rw=step it also sets sub_group_size, and comes on top of "
+		 "--max-in-cpu"},
 	{"max-in-cpu", "ELEMENTS", OPTION_COUNT, FIELD(max_in_cpu), .max = 1ull << 50,
 	 .modes = STEP_MODES,
 	 .help = "with rw=step, elements whose state stays in memory between steps "
@@ -157,8 +138,7 @@ static const struct option_spec option_specs[] = {
 	 .help = "run only this job of the job files; may be repeated"},
 	{"dry-run", NULL, OPTION_FLAG, FIELD(dry_run), .scope = OPTION_OF_LINE,
 	 .help = "print the space and bytes that each job takes, and the time if --rate or the "
-		 "runtime "
-		 "gives it; run none of them"},
+		 "runtime gives it; run none of them"},
 	{"status-interval", "TIME", OPTION_DURATION, FIELD(status_interval_ms), .min = 1,
 	 .max = TIME_MAX, .scope = OPTION_OF_RUN,
 	 .help = "report the figures so far at this interval"},
@@ -171,30 +151,6 @@ static const struct option_spec option_specs[] = {
 		 "fio's fields JSON has config, engine and swap, and step for training steps"},
 	{"output", "FILE", OPTION_STRING, FIELD(output), .scope = OPTION_OF_RUN,
 	 .help = "write the report to this file (standard output)"},
-};
-
-/* Options of earlier versions, and what to use now. */
-#define FILES "bench makes a scratch file of its own; fio measures files"
-#define LOGS  "status-interval with output-format=json has the figures over time"
-
-static const struct option_gone gone[] = {
-	{"compare",
-	 "measure with fio too, and give both results to nvswap compare; make bench takes "
-	 "turns with fio"},
-	{"rounds", "it was of --compare; make bench BENCH=\"--rounds N\" takes turns with fio"},
-	{"filename", FILES},
-	{"io-size", "loops and runtime say how much is moved"},
-	{"rwmixread", "rw=swap reads and writes; fio measures other mixes"},
-	{"write-bw-log", LOGS},
-	{"write-lat-log", LOGS},
-	{"log-avg-msec", LOGS},
-	{"percentile-list", "output-format=json has fio's percentiles, and json+ the histograms"},
-	{"checkpoint-format", CHECKPOINTS},
-	{"bssplit", "model=FILE has tensors of the sizes that a file of shapes names"},
-	{"rank", "jobs have stores of their own; \"nvswap\": {\"rank\": N} in the configuration is "
-		 "that of the first"},
-	{"startdelay", "give stonewall to jobs that start when others have ended"},
-	{NULL, NULL},
 };
 
 const struct bench_options bench_defaults = {
@@ -213,28 +169,24 @@ const struct bench_options bench_defaults = {
 const struct command_spec bench_command = {
 	.name = "bench",
 	.summary =
-		"Swaps the tensors of a model between a pinned pool in host memory and NVMe, in\n"
-		"batches, measures the rates, and verifies the data if asked. Options override "
-		"the\n"
-		"configuration. Modes swapin and swap first swap everything out; that is reported\n"
-		"separately. Modes step and params run training steps; their first step, which\n"
-		"creates the optimizer's state or records the order of the layers, is not\n"
-		"measured. Modes read, write, randread and randwrite move blocks of a file, as "
-		"the\n"
-		"drive's own baseline.\n"
-		"\n"
-		"With job files in fio's form, options apply to every job and override the files.\n"
-		"Names of options are keys there, as in \"iodepth=32\", with - or _.",
-	.notes = "Sizes are in bytes or with k, m, g, t or p, also kb or KiB, all powers of 1024:\n"
-		 "4096, 4k, 1M. Times are in seconds or with us, ms, s, m, h or d. Other numbers\n"
-		 "may be written as in the configuration: 1e9, 2.5e7.\n"
-		 "The exit status is 0 only if every byte was moved and, with --verify, compared\n"
+		"Swaps the tensors of a model between a pinned pool in host memory and NVMe, in "
+		"batches, measures the rates, and verifies the data if asked. Options override the "
+		"configuration. Modes swapin and swap first swap everything out; that is reported "
+		"separately. Modes step and params run training steps; their first step, which "
+		"creates the optimizer's state or records the order of the layers, is not "
+		"measured. Modes read, write, randread and randwrite move blocks of a file, as the "
+		"drive's own baseline.\n\nWith job files in fio's form, options apply to every job "
+		"and override the files. Names of options are keys there, as in \"iodepth=32\", "
+		"with - or _.",
+	.notes = "Sizes are in bytes or with k, m, g, t or p, also kb or KiB, all powers of 1024: "
+		 "4096, 4k, 1M. Times are in seconds or with us, ms, s, m, h or d. Other numbers "
+		 "may be written as in the configuration: 1e9, 2.5e7. "
+		 "The exit status is 0 only if every byte was moved and, with --verify, compared "
 		 "equal; 1 with the reason on standard error otherwise; 2 for bad usage.",
 	.operand = "[FILE.ini]...",
 	.options = option_specs,
 	.noptions = COUNT_OF(option_specs),
 	.defaults = &bench_defaults,
-	.gone = gone,
 };
 
 const char *bench_rw_name(unsigned rw)

@@ -108,21 +108,6 @@ static char *trim(char *text)
 	return text;
 }
 
-/* Names and values go to terminals and reports. */
-static bool has_control(const char *text)
-{
-	size_t left = strlen(text), length;
-
-	for (; left; text += length, left -= length) {
-		length = utf8_length(text, left);
-		if (length ? *text != '\t' && utf8_is_control(text, length)
-			   : ((unsigned char)*text & 0xe0) == 0x80)
-			return true;
-		length = length ? length : 1;
-	}
-	return false;
-}
-
 /* NULL, or what is wrong with the line. */
 static const char *add_line(struct jobfile *jobfile, const char *file, unsigned line, char *text)
 {
@@ -132,8 +117,6 @@ static const char *add_line(struct jobfile *jobfile, const char *file, unsigned 
 	text = trim(text);
 	if (!*text)
 		return NULL;
-	if (has_control(text))
-		return "a control character: this is no text";
 	if (*text == '[') {
 		end = strchr(text, ']');
 		if (!end)

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Turns the command line and job files into a plan. A job's section overrides [global], and the
- * command line overrides both. Stages and groups are counted as in fio.
- */
+/* Turns the command line and job files into a plan. Stages and groups are counted as in fio. */
 #include "cli/jobs/jobs.h"
 
 #include <errno.h>
@@ -27,9 +24,7 @@ struct planner {
 	bool wall;	     /* the next job, the first of its file, begins a stage */
 };
 
-/*
- * Whether the command line has the option, or one that it excludes: its value is not even parsed.
- */
+/* Whether the command line has the option, or one that it excludes. */
 static bool is_overridden(const struct planner *planner, const struct option_spec *spec)
 {
 	for (unsigned i = 0; i < bench_command.noptions; i++)
@@ -53,19 +48,15 @@ static int take_line(struct planner *planner, struct jobfile_line *line, bool is
 		return REFUSE(error.code, "%s", error.text);
 	WHERE(line, where);
 	if (!spec) {
-		/* A key that bench does not have. Of fio's without effect here, those that files
-		 * for both need are accepted. */
+		/* Of fio's keys without effect here, those that files for both need. */
 		static const char *const ignored[] = {"invalidate", "randrepeat", "thread",
 						      "unlink"};
-		const char *instead = options_instead_of(&bench_command, line->key);
 		const char *nearest = options_nearest(&bench_command, line->key, OPTION_OF_LINE);
 
 		for (unsigned i = 0; i < COUNT_OF(ignored); i++)
 			if (option_names_equal(line->key, ignored[i]))
 				return 0;
-		if (instead)
-			say("%s: %s is no longer a key: %s", where, line->key, instead);
-		else if (nearest)
+		if (nearest)
 			say("%s: bench has no key %s; did you mean %s? If it is fio's, use fio",
 			    where, line->key, nearest);
 		else
@@ -114,20 +105,8 @@ static int add_job(struct planner *planner, const char *name, const char *where,
 	return 0;
 }
 
-static bool is_wanted(const struct planner *planner, const char *name)
-{
-	const struct option_list *wanted = &planner->typed.options.sections;
-
-	for (unsigned i = 0; i < wanted->n; i++)
-		if (!strcmp(wanted->items[i], name))
-			return true;
-	return wanted->n == 0;
-}
-
-/*
- * A file that says too little is one job for fio and another for bench, whose defaults differ. With
- * a configuration it is none of fio's.
- */
+/* A file that says too little is one job for fio and another for bench, whose defaults differ. With
+ * a configuration it is none of fio's. */
 static int check_complete(const struct level *level, const char *name, const char *where)
 {
 	static const struct {
@@ -149,13 +128,16 @@ static int check_complete(const struct level *level, const char *name, const cha
 
 static int plan_section(struct planner *planner, const struct jobfile_section *section)
 {
-	bool is_global = !strcmp(section->name, "global");
+	const struct option_list *wanted = &planner->typed.options.sections;
+	bool is_global = !strcmp(section->name, "global"), skipped = wanted->n && !is_global;
 	struct level level = planner->global;
 	struct options_given own = {.noperands = 0};
 	char where[WHERE_BYTES];
 	int rc = 0;
 
-	if (!is_global && !is_wanted(planner, section->name))
+	for (unsigned i = 0; i < wanted->n && skipped; i++)
+		skipped = strcmp(wanted->items[i], section->name) != 0;
+	if (skipped)
 		return 0;
 	for (size_t i = 0; i < section->n && !rc; i++)
 		rc = take_line(planner, &section->lines[i], is_global, &level, &own);
@@ -180,16 +162,12 @@ static int plan_section(struct planner *planner, const struct jobfile_section *s
 		}
 		return 0;
 	}
-	/*
-	 * The command line and [global] are for every job, so options without effect in this job's
-	 * mode are no error there.
-	 */
+	/* Of the command line and [global], options without effect in this mode are no error. */
 	for (unsigned i = 0; i < bench_command.noptions; i++)
 		if (!level.given.text[i]) /* a later line excludes it */
 			own.text[i] = NULL;
 	rc = bench_options_settle(&level.options, &level.given, &own, WHERE(section, where));
-	if (!rc)
-		rc = check_complete(&level, section->name, where);
+	rc = rc ?: check_complete(&level, section->name, where);
 	return rc ? rc : add_job(planner, section->name, where, &level);
 }
 

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The jobs of a run, from the command line or job files: what each does, and which run at the same
- * time; their options and results; and a job's process while it runs. Opens no file but the job
- * files.
- */
+/* The jobs of a run, from the command line or job files: what each does, and which run at the same
+ * time; their options and results; and a job's process while it runs. */
 #ifndef CLI_JOBS_JOBS_H
 #define CLI_JOBS_JOBS_H
 
@@ -41,9 +38,7 @@ static inline bool block_mode_writes(unsigned rw)
 	return rw == RW_WRITE || rw == RW_RANDWRITE;
 }
 
-/*
- * The options of one job. Those of the first group belong to the whole run: struct bench_plan.run.
- */
+/* The options of one job. Those of the first group belong to the run: struct bench_plan.run. */
 struct bench_options {
 	unsigned formats;	     /* bits of enum bench_format */
 	const char *output;	     /* NULL: standard output */
@@ -87,11 +82,9 @@ extern const struct command_spec bench_command, replay_command;
 /* Of enum bench_rw, also of RW_REPLAY. */
 const char *bench_rw_name(unsigned rw);
 
-/*
- * A job's options begin as the defaults. After they are set, settle fills in those that depend on
+/* A job's options begin as the defaults. After they are set, settle fills in those that depend on
  * others, and prints the reason and returns -EINVAL if options conflict, or if one of `own` has no
- * effect in the job's mode. `where` as in options_set; NULL: the command line.
- */
+ * effect in the job's mode. `where` as in options_set; NULL: the command line. */
 extern const struct bench_options bench_defaults;
 int bench_options_settle(struct bench_options *options, const struct options_given *given,
 			 const struct options_given *own, const char *where);
@@ -195,12 +188,10 @@ struct bench_plan {
 	void *memory; /* holds the texts of options */
 };
 
-/*
- * Options on the command line override the files for every job; without a file they are the only
+/* Options on the command line override the files for every job; without a file they are the only
  * job. Operands are files ("-": standard input); [global] ends with its file. Returns 0;
  * OPTIONS_HELP; or -EINVAL or the errno of a file after printing the reason with file and line.
- * Call jobs_free only after 0.
- */
+ * Call jobs_free only after 0. */
 int jobs_plan(struct bench_plan *plan, int argc, char **argv);
 void jobs_free(struct bench_plan *plan);
 
@@ -212,8 +203,7 @@ void jobs_free(struct bench_plan *plan);
  * Knows no key.
  */
 
-/* What the reading of `nbytes` takes of memory at most: a value of four bytes, ${X}, may stand for
- * 4 KiB. */
+/* The most memory that reading `nbytes` takes: a value of four bytes, ${X}, may stand for 4 KiB. */
 #define JOBFILE_BYTES(nbytes) ((2u << 20) + 640 * (size_t)(nbytes))
 
 struct jobfile_line {
@@ -238,20 +228,16 @@ struct jobfile {
 	size_t nlines;
 };
 
-/*
- * Reads a file ("-": standard input), whose name must live as long as the result. What it allocates
+/* Reads a file ("-": standard input), whose name must live as long as the result. What it allocates
  * goes to the chain *memory (first NULL), also after an error. -EINVAL with file and line: a line
- * in no section or of no form, or an unended [. -EFBIG above 1 MiB. Errno of opening and reading.
- */
+ * in no section or of no form, or an unended [. -EFBIG above 1 MiB. Errno of reading. */
 int jobfile_read(struct jobfile *jobfile, const char *path, void **memory, struct nvs_error *error);
 /* Frees the chain. */
 void jobfile_forget(void **memory);
 
-/*
- * Replaces each ${NAME} in the line's value. Not done by the reader, because a variable that is
+/* Replaces each ${NAME} in the line's value. Not done by the reader, because a variable that is
  * missing does not matter where the command line overrides the line. -EINVAL with file and line: an
- * unended ${, a variable that is not set, or a value of 4096 bytes or more.
- */
+ * unended ${, a variable that is not set, or a value of 4096 bytes or more. */
 int jobfile_expand(void **memory, struct jobfile_line *line, struct nvs_error *error);
 
 /*
@@ -272,10 +258,8 @@ struct baseline {
 
 /* No transfer may be in flight. `engine` owns the aio; NULL: the aio has no engine. */
 void measure_begin(struct nvs_aio *aio, struct nvs_engine *engine, struct baseline *from);
-/*
- * Stores the figures of the window, except data_us and updates_us. Bytes and transfers are those of
- * tensors, or, without an engine, those of I/Os.
- */
+/* Stores the figures of the window, except data_us and updates_us. Bytes and transfers are those of
+ * tensors, or, without an engine, those of I/Os. */
 void measure_end(struct nvs_aio *aio, struct nvs_engine *engine, const struct baseline *from,
 		 struct bench_result *result);
 /* The largest resident set of the process (VmHWM); 0: unknown. */
@@ -307,31 +291,23 @@ struct job_live {
 
 /* Called by a job's modes in the job's process. A NULL watch is allowed. */
 struct job_watch;
-/*
- * Call once everything is open and filled: waits for the other jobs of the stage. Returns false if
- * the run is to end (a signal, or a job failed).
- */
+/* Call once everything is open and filled: waits for the other jobs of the stage. Returns false if
+ * the run is to end (a signal, or a job failed). */
 bool job_begin(struct job_watch *watch);
-/*
- * Begin, with measure_begin, and end the measurement; samples are taken between.
- * job_measured adds the samples to a result that has the figures of measure_end.
- */
+/* Begin, with measure_begin, and end the measurement; samples are taken between. job_measured adds
+ * the samples to a result that has the figures of measure_end. */
 void job_measures(struct job_watch *watch, struct nvs_aio *aio, struct nvs_engine *engine,
 		  struct baseline *from);
 void job_measured(struct job_watch *watch, struct bench_result *result);
-/*
- * Sleeps until the job's rate allows `nbytes` more in that direction, counted from the last
- * job_begin or job_measures. Returns false if the phase or the run ends first: then move nothing.
- */
+/* Sleeps until the job's rate allows `nbytes` more in that direction, counted from the last
+ * job_begin or job_measures. False: the phase or the run ends first. */
 bool job_pace(struct job_watch *watch, enum nvs_direction direction, uint64_t nbytes);
 
 /* Sleeps until then, a time of clock_ns(). Returns false if a signal ends the run first. */
 bool job_sleep_until(uint64_t due_ns);
 
-/*
- * Opens the watch of this process's job. `channel` is a socket: the job sends 'r' when it is ready
- * and begins when a byte arrives. A process has one.
- */
+/* Opens the watch of this process's job. `channel` is a socket: the job sends 'r' when it is ready
+ * and begins when a byte arrives. A process has one. */
 struct job_watch *job_watch_open(const struct bench_job *job, struct job_live *live, int channel);
 
 #endif

@@ -4,8 +4,7 @@
  * which swapping is judged. What is read is written first. Contents are not compared.
  *
  * A pass keeps the workers busy: each block is a transfer, submitted in batches that follow each
- * other around a ring. The ring holds twice what the queues do, so that waiting for the oldest
- * batch starves no queue.
+ * other around a ring. It holds twice what the queues do, so that waiting starves none.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -67,28 +66,8 @@ struct pass {
 
 /* ---- Passes */
 
-static void begin_pass(const struct blocks *run, struct pass *pass)
-{
-	uint64_t fit = run->memory_bytes / pass->block;
-	uint64_t rate = pass->paced ? run->options->rate : 0;
-	uint64_t in_part = rate / RATE_PARTS_IN_S / pass->block;
-
-	pass->nblocks = (run->nbytes + pass->block - 1) / pass->block;
-	pass->window = min_u64(min_u64(fit, run->nslots), pass->nblocks);
-	pass->batch = pass->window / (pass->window >= 4 * run->depth ? 2 : BATCHES);
-	if (rate && in_part < pass->batch)
-		pass->batch = in_part;
-	if (!pass->batch)
-		pass->batch = 1;
-	pass->window -= pass->window % pass->batch;
-	assert(pass->window);
-	progress_begin(pass->name, pass->runtime_ns ? pass->runtime_ns : pass->nbytes);
-}
-
-/*
- * The n-th block of a random order in which each comes once: a Feistel network over the smallest
- * even number of bits that holds the numbers of blocks, repeated until the result is one of these.
- */
+/* The n-th block of a random order in which each comes once: a Feistel network over the smallest
+ * even number of bits that holds the numbers of blocks, repeated until it is one. */
 static uint64_t shuffled(uint64_t seed, uint64_t n, uint64_t nblocks)
 {
 	unsigned half = 0;
@@ -165,11 +144,20 @@ static int complete_batch(struct blocks *run, struct pass *pass, struct nvs_erro
 static int run_pass(struct blocks *run, struct pass pass)
 {
 	struct nvs_error ignored = {.size = sizeof(ignored)};
-	uint64_t started_ns = clock_ns(), taken_ns = 0;
+	uint64_t started_ns = clock_ns(), taken_ns = 0, fit = run->memory_bytes / pass.block;
+	uint64_t rate = pass.paced ? run->options->rate : 0;
 	int rc = 0;
 
 	run->moved = 0;
-	begin_pass(run, &pass);
+	pass.nblocks = (run->nbytes + pass.block - 1) / pass.block;
+	pass.window = min_u64(min_u64(fit, run->nslots), pass.nblocks);
+	pass.batch = pass.window / (pass.window >= 4 * run->depth ? 2 : BATCHES);
+	if (rate)
+		pass.batch = min_u64(pass.batch, rate / RATE_PARTS_IN_S / pass.block);
+	pass.batch = max_u64(pass.batch, 1);
+	pass.window -= pass.window % pass.batch;
+	assert(pass.window);
+	progress_begin(pass.name, pass.runtime_ns ? pass.runtime_ns : pass.nbytes);
 	do {
 		while (!rc && !pass.ended && !stop_signal() &&
 		       (!pass.runtime_ns || taken_ns < pass.runtime_ns) &&
@@ -342,13 +330,11 @@ int bench_blocks(const struct bench_job *job, struct job_watch *watch, struct be
 	if (!rc)
 		rc = nvs_config_set_number(own, "aio.block_size", max_u64(run.block, FILL_BYTES),
 					   error);
-	if (!rc)
-		rc = nvs_aio_open(&run.aio, own, error);
+	rc = rc ?: nvs_aio_open(&run.aio, own, error);
 	if (rc)
 		run.aio = NULL;
 	nvs_config_close(own);
-	if (!rc)
-		rc = open_file(&run, nvs_config_get_path(config, job->block, 0));
+	rc = rc ?: open_file(&run, nvs_config_get_path(config, job->block, 0));
 	if (!rc) {
 		result->engine.direct = true;
 		result->engine.store_bytes = run.nbytes;
@@ -364,8 +350,7 @@ int bench_blocks(const struct bench_job *job, struct job_watch *watch, struct be
 		uint64_t counted;
 
 		rc = block_mode_writes(options->rw) ? 0 : fill(&run);
-		if (!rc)
-			rc = load_run(&load);
+		rc = rc ?: load_run(&load);
 		counted = result->bytes[NVS_READ] + result->bytes[NVS_WRITE];
 		if (!rc && result->measured && counted != run.moved)
 			rc = error_set(&result->error, -EIO,

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What the modes share: the size of the pool, and the engine. Tensors are registered in the model's
- * order, so that neighbours are adjacent in the store.
- *
- * With a pool that holds the whole model, rw=params would read nothing, so its default is half of
- * the model if that suffices to read one layer while another is in use.
- */
+/* The size of the pool, and the engine, whose tensors are registered in the model's order, so that
+ * neighbours are adjacent in the store. With a pool that holds the whole model, rw=params would
+ * read nothing, so its default is half of the model if that has room to read ahead. */
 #include "cli/modes/modes.h"
 
 #include <errno.h>
@@ -118,8 +114,7 @@ int bench_engine_fill(struct bench_engine *opened, const struct pattern *pattern
 			break;
 		bench_engine_generate(opened, pattern, &batch, generation);
 		rc = nvs_tensor_release(engine, tensors, n, pin, NVS_DIRTY, error);
-		if (!rc)
-			rc = nvs_tensor_swap_out(engine, tensors, n, error);
+		rc = rc ?: nvs_tensor_swap_out(engine, tensors, n, error);
 		result->first_bytes += batch.nbytes;
 		progress_update(result->first_bytes, result->first_bytes);
 	}
@@ -270,10 +265,8 @@ static uint64_t default_pool(const struct bench_options *options, const struct m
 	return nbytes < half ? nbytes : max_u64(half, 2 * largest);
 }
 
-/*
- * Keeps the number of buffers if they can make up the pool exactly. The optimizer's groups follow
- * its buffers' size, because a buffer holds one.
- */
+/* Keeps the number of buffers if they can make up the pool exactly. The optimizer's groups follow
+ * its buffers' size, because a buffer holds one. */
 static int size_pool(const struct bench_options *options, const struct model *model,
 		     struct nvs_config *config, enum nvs_block block, struct nvs_error *error)
 {

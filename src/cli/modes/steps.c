@@ -5,8 +5,7 @@
  * memory beside the pool. The gradients are generated once and lent to every step.
  *
  * rw=params: forward and backward passes over a model's layers. The parameters of a layer are
- * swapped in for each visit and released clean. A device would compute during the visit; here it
- * only takes time.
+ * swapped in for each visit, which a device would spend computing, and released clean.
  */
 #include <errno.h>
 #include <math.h>
@@ -62,13 +61,11 @@ static int run_steps(void *arg, bool measured, uint64_t loops, uint64_t runtime_
 		progress_update(by_time ? spent_ns : i + 1, moved);
 	}
 	progress_end();
-	return rc || !steps->wait ? rc : steps->wait(steps->arg);
+	return rc || !steps->opened ? rc : bench_engine_wait(steps->opened);
 }
 
-/*
- * The first step, which creates the state or records the plan of the later ones, and then those of
- * the phases, whose figures are summed. A step that a signal or an error cut short is not counted.
- */
+/* The first step, which creates the state or records the plan of the later ones, and then those of
+ * the phases, whose figures are summed. A step that was cut short is not counted. */
 static int steps_run(const struct load *steps)
 {
 	struct load own = *steps, load = *steps;
@@ -76,18 +73,16 @@ static int steps_run(const struct load *steps)
 	int rc = steps->step(steps->arg, &first);
 
 	steps->result->steps.first = first.io;
-	if (!rc && steps->wait)
-		rc = steps->wait(steps->arg);
+	if (!rc && steps->opened)
+		rc = bench_engine_wait(steps->opened);
 	load.run = run_steps;
 	load.arg = &own;
-	if (!rc)
-		rc = load_run(&load);
+	rc = rc ?: load_run(&load);
 	steps->result->updates_us = steps->result->steps.updates_ns / 1000;
 	return rc == -EINTR && stop_signal() ? 0 : rc;
 }
 
-/* Stores the peak memory of the process, of which the benchmark itself uses `own_bytes`, and the
- * memory of a store in host memory. */
+/* Stores the peak memory of the process, of which the benchmark itself uses `own_bytes`. */
 static void steps_note_memory(struct bench_result *result, enum nvs_device device,
 			      uint64_t own_bytes)
 {
@@ -167,8 +162,7 @@ static int train_step(void *arg, struct step_done *done)
 		rc = nvs_optimizer_lend_gradients(training->optimizer, group, training->dtype,
 						  group_data(training, training->gradients, group),
 						  &result->error);
-	if (!rc)
-		rc = nvs_optimizer_step(training->optimizer, NULL, &figures, &result->error);
+	rc = rc ?: nvs_optimizer_step(training->optimizer, NULL, &figures, &result->error);
 	if (rc)
 		return rc;
 	result->steps.kernel = figures.kernel;
@@ -302,40 +296,27 @@ struct pass {
 	size_t nlayers;
 };
 
-static int wait_params(void *arg)
-{
-	struct pass *pass = arg;
-
-	return bench_engine_wait(&pass->opened);
-}
-
-static void compute(const struct pass *pass, const struct layer *layer)
-{
-	uint64_t from = clock_ns();
-	char name[32];
-
-	job_sleep_until(from + pass->job->options.compute_us * 1000u);
-	if (!pass->job->options.compute_us || !pass->job->trace)
-		return;
-	model_layer_name(pass->opened.model, layer, name, sizeof(name));
-	nvs_trace_span(pass->job->trace, name, from, clock_ns());
-}
-
 static int visit(struct pass *pass, const struct layer *layer)
 {
 	struct nvs_engine *engine = pass->opened.engine;
 	struct nvs_tensor **tensors = pass->opened.tensors + layer->first;
 	struct nvs_error *error = &pass->opened.result->error;
-	uint64_t pin;
+	const struct bench_job *job = pass->job;
+	uint64_t pin, from;
+	char name[32];
 	int rc = nvs_tensor_swap_in(engine, tensors, layer->n, -1, &pin, error);
 
-	if (!rc)
-		rc = nvs_tensor_wait(engine, tensors, layer->n, pin, -1, error);
+	rc = rc ?: nvs_tensor_wait(engine, tensors, layer->n, pin, -1, error);
 	if (rc)
 		return rc;
-	if (pass->job->options.verify)
+	if (job->options.verify)
 		bench_engine_compare(&pass->opened, &pass->pattern, layer, 0);
-	compute(pass, layer);
+	from = clock_ns();
+	job_sleep_until(from + job->options.compute_us * 1000u);
+	if (job->options.compute_us && job->trace) {
+		model_layer_name(pass->opened.model, layer, name, sizeof(name));
+		nvs_trace_span(job->trace, name, from, clock_ns());
+	}
 	return nvs_tensor_release(engine, tensors, layer->n, pin, NVS_CLEAN, error);
 }
 
@@ -365,7 +346,7 @@ int bench_params(const struct bench_job *job, struct job_watch *watch, struct be
 			    .watch = watch,
 			    .result = result,
 			    .step = pass_step,
-			    .wait = wait_params,
+			    .opened = &pass.opened,
 			    .arg = &pass};
 	int rc;
 
@@ -376,8 +357,7 @@ int bench_params(const struct bench_job *job, struct job_watch *watch, struct be
 	result->steps.layers = pass.nlayers;
 	rc = bench_engine_open(&pass.opened, job, result);
 	mode.engine = pass.opened.engine;
-	if (!rc)
-		rc = bench_engine_fill(&pass.opened, &pass.pattern, 0, NULL);
+	rc = rc ?: bench_engine_fill(&pass.opened, &pass.pattern, 0, NULL);
 	if (!rc && !stop_signal())
 		rc = steps_run(&mode);
 	rc = bench_engine_close(&pass.opened, rc, result);

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * rw=swapout, swapin and swap: passes over the model, batch by batch, with as much in flight as the
- * pool has room for. To avoid a deadlock, it waits for room without a limit only while it has
- * nothing pinned.
- */
+/* rw=swapout, swapin and swap: passes over the model, batch by batch, with as much in flight as the
+ * pool has room for. It waits for room without a limit only while it has nothing pinned. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -106,8 +103,7 @@ static int release_batch(struct run *run, struct batch *batch, enum nvs_how how)
 				    error);
 
 	batch->pin = 0;
-	if (!rc)
-		rc = nvs_tensor_swap_out(run->opened.engine, tensors, batch->of.n, error);
+	rc = rc ?: nvs_tensor_swap_out(run->opened.engine, tensors, batch->of.n, error);
 	if (!rc && how == NVS_DIRTY) {
 		run->asked[NVS_WRITE] += batch->of.nbytes;
 		batch->written = true;
@@ -127,15 +123,13 @@ static int write_pass(struct run *run, struct pass *pass)
 		if (!pace(run, pass, NVS_WRITE, batch))
 			break;
 		rc = wait_batch(run, batch);
-		if (!rc)
-			rc = pin_batch(run, batch, false, -1);
+		rc = rc ?: pin_batch(run, batch, false, -1);
 		if (!rc && run->options->verify) {
 			batch->generation += batch->written;
 			bench_engine_generate(&run->opened, &run->pattern, &batch->of,
 					      batch->generation);
 		}
-		if (!rc)
-			rc = release_batch(run, batch, NVS_DIRTY);
+		rc = rc ?: release_batch(run, batch, NVS_DIRTY);
 		pass_moved(pass, batch->of.nbytes);
 	}
 	progress_end();
@@ -160,10 +154,8 @@ static int end_read(struct run *run, struct batch *batch, const struct pass *pas
 	return release_batch(run, batch, change ? NVS_DIRTY : NVS_CLEAN);
 }
 
-/*
- * Reads up to half of the pool ahead; the other half is for write-backs. A batch is read again only
- * after its release, because a pinned tensor is not read.
- */
+/* Reads up to half of the pool ahead; the other half is for write-backs. A batch is read again only
+ * after its release, because a pinned tensor is not read. */
 static int read_pass(struct run *run, struct pass *pass)
 {
 	struct batch **order = calloc(run->nbatches, sizeof(struct batch *)), *batch;
@@ -189,8 +181,7 @@ static int read_pass(struct run *run, struct pass *pass)
 			    !pace(run, pass, NVS_READ, batch))
 				break;
 			rc = wait_batch(run, batch);
-			if (!rc)
-				rc = pin_batch(run, batch, true, holds ? 0 : -1);
+			rc = rc ?: pin_batch(run, batch, true, holds ? 0 : -1);
 			if (rc)
 				break;
 			run->asked[NVS_READ] += batch->of.nbytes;
@@ -211,10 +202,8 @@ static int read_pass(struct run *run, struct pass *pass)
 	return rc;
 }
 
-/*
- * Without comparing, contents are whatever the pool holds. Fill it with data once, before the
- * measurement: drives and hypervisors treat zeros specially.
- */
+/* Without comparing, contents are whatever the pool holds. Fill it with data once, before the
+ * measurement: drives and hypervisors treat zeros specially. */
 static int prime(struct run *run)
 {
 	size_t n = 0;
@@ -271,8 +260,7 @@ static int run_opened(struct run *run)
 		rc = bench_engine_fill(&run->opened, &run->pattern, 0, NULL);
 	else if (!options->verify)
 		rc = prime(run);
-	if (!rc)
-		rc = load_run(&load);
+	rc = rc ?: load_run(&load);
 	if (rc || !run->result->measured)
 		return rc;
 	for (int d = NVS_READ; d <= NVS_WRITE; d++)
@@ -301,8 +289,7 @@ int bench_swap(const struct bench_job *job, struct job_watch *watch, struct benc
 
 	if (run.batches) {
 		rc = bench_engine_open(&run.opened, job, result);
-		if (!rc)
-			rc = run_opened(&run);
+		rc = rc ?: run_opened(&run);
 		rc = bench_engine_close(&run.opened, rc, result);
 	}
 	free(run.batches);

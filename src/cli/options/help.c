@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The text of --help, from the table that the parser uses.
- */
+/* The text of --help, from the table that the parser uses. */
 #include <string.h>
 
 #include "cli/commands.h"
@@ -32,8 +30,7 @@ void write_wrapped(FILE *file, const char *text, size_t indent)
 	fputc('\n', file);
 }
 
-/* Writes "  --name a|b|c" or "  --name ARGUMENT", without dashes for a key of job files, and what
- * it does. */
+/* Writes " --name a|b|c" or " --name ARGUMENT", and what it does. */
 static void write_option(FILE *file, const struct option_spec *spec)
 {
 	const char *dashes = spec->scope == OPTION_OF_FILE ? "" : "--", *alias;

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "base/nearest.h"
 #include "base/numbers.h"
 #include "cli/commands.h"
@@ -101,14 +102,6 @@ const struct option_spec *options_find(const struct command_spec *command, const
 	return NULL;
 }
 
-const char *options_instead_of(const struct command_spec *command, const char *name)
-{
-	for (const struct option_gone *gone = command->gone; gone && gone->name; gone++)
-		if (option_names_equal(name, gone->name))
-			return gone->instead;
-	return NULL;
-}
-
 const char *options_nearest(const struct command_spec *command, const char *name,
 			    enum option_scope without)
 {
@@ -175,18 +168,6 @@ refuse(const struct option_source *source, const char *format, ...)
 	return -EINVAL;
 }
 
-/* A size as a user writes it: 1048576 as 1m. */
-static const char *typed_size(uint64_t nbytes, char buffer[32])
-{
-	static const char letters[] = "\0kmgtp";
-	unsigned unit = 0;
-
-	for (; nbytes && nbytes % 1024 == 0 && unit < 5; unit++)
-		nbytes /= 1024;
-	snprintf(buffer, 32, "%llu%.1s", (unsigned long long)nbytes, letters + unit);
-	return buffer;
-}
-
 /* ---- Values, by type */
 
 static int store_number(const struct option_source *source, uint64_t *at)
@@ -210,9 +191,9 @@ static int store_number(const struct option_source *source, uint64_t *at)
 		return refuse(
 			source,
 			"allowed is a size from %s to %s%s%s, written like 4096, 4k, 1M or 1g",
-			typed_size(min, least), typed_size(max, most),
+			size_text(min, least), size_text(max, most),
 			spec->multiple ? " that is a multiple of " : "",
-			spec->multiple ? typed_size(spec->multiple, multiple) : "");
+			spec->multiple ? size_text(spec->multiple, multiple) : "");
 	if (time)
 		return refuse(source,
 			      "allowed is a time in whole milliseconds from %llu ms to %llu s, "
@@ -259,10 +240,10 @@ static int store_choices(const struct option_source *source, unsigned *at)
 		*at = several ? bits : choice;
 		return 0;
 	}
-	for (const struct option_gone *gone = spec->elsewhere; gone && gone->name; gone++)
-		if (strlen(gone->name) == strcspn(part, ":") &&
-		    !strncmp(part, gone->name, strlen(gone->name)))
-			return refuse(source, "%s. Allowed here are %s", gone->instead, allowed);
+	for (const char *const *mode = spec->fios; mode && *mode; mode++)
+		if (strlen(*mode) == strcspn(part, ":") && !strncmp(part, *mode, strlen(*mode)))
+			return refuse(source, "only fio has that: use fio. Allowed here are %s",
+				      allowed);
 	nearest = nearest_name(part, spec->choices, n);
 	return refuse(source, "allowed are %s%s%s%s", allowed, nearest ? "; did you mean " : "",
 		      nearest ? nearest : "", nearest ? "?" : "");
@@ -378,7 +359,7 @@ static int take_option(const struct command_spec *command, char **argv, int *i, 
 {
 	char *argument = argv[*i], *value = strchr(argument, '='), name[64];
 	const struct option_spec *spec;
-	const char *instead, *nearest;
+	const char *nearest;
 	struct option_source source;
 	size_t dashes = strspn(argument, "-");
 
@@ -391,9 +372,6 @@ static int take_option(const struct command_spec *command, char **argv, int *i, 
 		argument[strcspn(argument, "=")] = '\0';
 		if (!strcmp(argument, "--help"))
 			say("--help takes no value");
-		else if ((instead = options_instead_of(command, name)))
-			say("%s is no longer an option of %s: %s", argument, command->name,
-			    instead);
 		else if (spec && spec->scope == OPTION_OF_FILE)
 			say("%s is only a key of job files", argument);
 		else if ((nearest = options_nearest(command, name, OPTION_OF_FILE)))

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Options as data: one table drives the parser, its errors, --help, the manual page and the
- * completion.
- */
+/* Options as data: one table drives the parser, its errors, --help, the manual page and the
+ * completion. */
 #ifndef CLI_OPTIONS_OPTIONS_H
 #define CLI_OPTIONS_OPTIONS_H
 
@@ -45,22 +43,15 @@ struct option_list {
 /* Choices of --ioengine, ended by NULL. */
 extern const char *ioengine_names[];
 
-/* An option or a value that nvswap lacks: giving it is an error that says what to use. */
-struct option_gone {
-	const char *name; /* NULL ends the table */
-	const char *instead;
-};
-
 struct option_spec {
 	const char *name;     /* without dashes; - and _ are equal */
 	const char *argument; /* its value's name in the help; NULL for a flag */
 	enum option_type type;
 	size_t offset;
-	uint64_t min, max;	    /* of counts, sizes and durations */
-	uint64_t multiple;	    /* of a size; 0: any */
-	const char *const *choices; /* ended by NULL */
-	/* values that are refused with a hint, also with a suffix as in randread:8; or NULL */
-	const struct option_gone *elsewhere;
+	uint64_t min, max;	     /* of counts, sizes and durations */
+	uint64_t multiple;	     /* of a size; 0: any */
+	const char *const *choices;  /* ended by NULL */
+	const char *const *fios;     /* values that only fio has, ended by NULL; or NULL */
 	const char *const *excludes; /* options it excludes, ended by NULL; or NULL */
 	unsigned modes;	  /* a bit for each rw of bench, or action of store, that has it; 0: all */
 	const char *help; /* shown wrapped; a line break is a blank */
@@ -75,13 +66,8 @@ struct command_spec {
 	const char *operand; /* the other arguments, such as "[FILE.ini]..."; or NULL */
 	const struct option_spec *options;
 	unsigned noptions;
-	const void *defaults;		/* the structure of values when no option is given */
-	const struct option_gone *gone; /* or NULL */
+	const void *defaults; /* the structure of values when no option is given */
 };
-
-#define PAGE_BY_REPORT                                                                             \
-	"python3 -m nvswap.report RESULT.json -o PAGE.html draws the page of what "                \
-	"--output-format json --output RESULT.json has written"
 
 /* The text of each option, by index in the table; NULL: not given. */
 struct options_given {
@@ -91,11 +77,9 @@ struct options_given {
 };
 
 enum { OPTIONS_HELP = 1 };
-/*
- * Parses the arguments after argv[0] into *values, which must hold the defaults. Returns 0;
+/* Parses the arguments after argv[0] into *values, which must hold the defaults. Returns 0;
  * OPTIONS_HELP for --help; -EINVAL after printing the reason. Moves operands to the beginning of
- * argv, and cuts the texts of lists.
- */
+ * argv, and cuts the texts of lists. */
 int options_parse(const struct command_spec *command, int argc, char **argv, void *values,
 		  struct options_given *given);
 /* Writes the help to standard output; returns the exit status. */
@@ -109,8 +93,6 @@ const struct option_spec *options_find(const struct command_spec *command, const
 /* The nearest name of an option that is not of the scope; or NULL. */
 const char *options_nearest(const struct command_spec *command, const char *name,
 			    enum option_scope without);
-/* What to use in place of an option that is gone; NULL: there was none of that name. */
-const char *options_instead_of(const struct command_spec *command, const char *name);
 bool options_exclude(const struct option_spec *a, const struct option_spec *b);
 
 /* Writes "a, b and c" from names that end with NULL. Returns their number. */
@@ -123,12 +105,9 @@ static inline const char *option_name(const struct option_spec *spec, unsigned k
 	return !k ? spec->name : spec->aliases ? spec->aliases[k - 1] : NULL;
 }
 
-/*
- * Sets an option from a job file; value NULL is a bare key. Options that it excludes get their
+/* Sets an option from a job file; value NULL is a bare key. Options that it excludes get their
  * defaults back. Returns -ENOENT, silently, for an unknown name; -EINVAL after printing the reason,
- * which begins with `where` ("jobs.ini:12"). Keeps a pointer to the value's text, and cuts that of
- * a list.
- */
+ * which begins with `where` ("jobs.ini:12"). Keeps the value's text, and cuts a list's. */
 int options_set(const struct command_spec *command, const char *key, char *value, const char *where,
 		void *values, struct options_given *given);
 

@@ -87,10 +87,7 @@ static int compare_subjects(const void *left, const void *right)
 	return strcmp(a->name, b->name);
 }
 
-/*
- * Finds the tensor of that name and offset, or makes it at its first access, when its size must be
- * known. NULL after a failure.
- */
+/* Finds the tensor, or makes it at its first access, when its size must be known. NULL: failed. */
 static struct subject *find_subject(struct reader *reader, const char *name, uint64_t offset,
 				    uint64_t nbytes, enum nvs_dtype dtype)
 {

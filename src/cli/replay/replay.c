@@ -174,8 +174,7 @@ static int release(struct replay *replay, const struct call *call)
 
 	for (size_t i = 0; i < call->n; i++)
 		reading |= contents_of(replay, call, i)->state == READING;
-	/* The program may have skipped the wait for a tensor that had landed; it may not have
-	 * here. */
+	/* The program may have skipped the wait for a tensor that had landed. */
 	if (reading)
 		rc = wait_for(replay, call);
 	for (size_t i = 0; i < call->n && !rc; i++) {
@@ -297,8 +296,7 @@ int bench_replay(const struct bench_job *job, struct job_watch *watch, struct be
 	rc = bench_engine_open(&replay.opened, job, result);
 	for (size_t i = 0; i < job->model.n; i++) /* those that are read before they are written */
 		replay.contents[i].generation = list->read_first[i];
-	if (!rc)
-		rc = bench_engine_fill(&replay.opened, &replay.pattern, 1, list->read_first);
+	rc = rc ?: bench_engine_fill(&replay.opened, &replay.pattern, 1, list->read_first);
 	if (!rc && !stop_signal()) {
 		const struct load load = {.options = &job->options,
 					  .watch = watch,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The accesses that a replay performs: a program's calls on its tensors, in order, with the time
- * that the program computed before each; docs/replay.md describes the two file formats. And their
- * performance on an engine of its own: a mode of a job, like those in modes/.
+ * The accesses that a replay performs: a program's calls on its tensors, with the time that it
+ * computed before each; docs/replay.md has the two file formats. And their performance, a mode of a
+ * job like those in modes/.
  */
 #ifndef CLI_REPLAY_REPLAY_H
 #define CLI_REPLAY_REPLAY_H
@@ -44,21 +44,17 @@ struct access_list {
 /* What the reading of a trace or text of `nbytes` takes of memory at most. */
 #define ACCESSES_BYTES(nbytes) ((2u << 20) + 128 * (size_t)(nbytes))
 
-/*
- * Reads a trace or a text file into *list, and its tensors into *model in the order of their first
+/* Reads a trace or a text file into *list, and its tensors into *model in the order of their first
  * access. Free both even after an error. -EINVAL (damaged, incomplete, no accesses) and -E2BIG with
- * file and line in *error; -ENOMEM; errno of reading.
- */
+ * file and line in *error; -ENOMEM; errno of reading. */
 int accesses_load(struct access_list *list, struct model *model, const char *path,
 		  struct nvs_error *error);
 void accesses_free(struct access_list *list);
 
 /* ---- replay.c ---- */
 
-/*
- * Reads options.replay into job->accesses and job->model, and sets options.pool if neither it nor a
- * configuration is given; replay_release frees them. Errors of accesses_load.
- */
+/* Reads options.replay into job->accesses and job->model, and sets options.pool if neither it nor a
+ * configuration is given; replay_release frees them. Errors of accesses_load. */
 int replay_load(struct bench_job *job, struct nvs_error *error);
 void replay_release(struct bench_job *job);
 /* -E2BIG if job->config's pool is smaller than the tensors in use at the same time. */

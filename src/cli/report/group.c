@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Adds up the jobs of a group, which ran at the same time: bytes, CPU times, memory and sampled
- * rates add up, histograms merge, the longest window counts. What does not add up, such as the
- * engine and the kernel, is the first job's.
- */
+/* Adds up the jobs of a group. What does not add up is the first job's. */
 #include <math.h>
 #include <string.h>
 

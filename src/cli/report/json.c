@@ -8,7 +8,6 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -19,10 +18,8 @@
 
 /* ---- Options and configuration ---- */
 
-/*
- * By their names in job files, with _ as fio's and DeepSpeed's keys have it. given->text has only
- * the last item of a list; the value has all.
- */
+/* By their names in job files, with _ as fio's and DeepSpeed's keys have it. given->text has only
+ * the last item of a list; the value has all. */
 static void put_given(struct json_writer *json, const struct options_given *given,
 		      const void *values)
 {
@@ -53,10 +50,7 @@ static const char *number_text(uint64_t number, char text[32])
 	return text;
 }
 
-/*
- * Options given for all jobs; for a single job, unless it was not prepared, also resolved ones that
- * fio's tools read.
- */
+/* Options given for all jobs; for a single prepared job also resolved ones. */
 static void put_global_options(struct json_writer *json, const struct bench_report *report,
 			       const struct report_group *group)
 {
@@ -85,8 +79,7 @@ static void put_global_options(struct json_writer *json, const struct bench_repo
 	json_close_object(json);
 }
 
-/* A setting whose key is `object` and `name`. The configuration's text of a number, list or bool is
- * that of JSON. */
+/* A setting whose key is `object` and `name`. Texts of numbers and lists are JSON. */
 static void put_setting(struct json_writer *json, const struct bench_job *job, const char *object,
 			const char *name)
 {
@@ -130,8 +123,7 @@ static const char keys_of_optimizer[] =
 	"buffer_size fast_init pipeline_read pipeline_write ratio } sub_group_size } ";
 static const char keys_of_step[] =
 	"optimizer { type } gradient_clipping fp16 { enabled loss_scale initial_scale_power "
-	"loss_scale_window "
-	"hysteresis consecutive_hysteresis min_loss_scale } bf16 { enabled } "
+	"loss_scale_window hysteresis consecutive_hysteresis min_loss_scale } bf16 { enabled } "
 	"data_types { grad_accum_dtype } ";
 static const char keys_of_nvswap[] = "nvswap { ioengine io_timeout_ms verify keep rank stripe_size "
 				     "write_budget";
@@ -501,17 +493,16 @@ static void put_group(struct json_writer *json, const struct bench_report *repor
 	json_close_object(json);
 }
 
-int report_json(FILE *file, const struct bench_report *report)
+void report_json(FILE *file, const struct bench_report *report)
 {
 	char program[64], time[64];
 	struct json_writer json = json_to(file, 2);
-	struct report_group *group = calloc(1, sizeof(*group));
+	static struct report_group group;
 	struct timespec now;
 	struct tm local;
 
-	if (!group)
-		return -ENOMEM;
-	report_group_next(report, group);
+	group.job = NULL;
+	report_group_next(report, &group);
 	json_open_object(&json, NULL);
 	/* Tools that plot fio's output refuse it without fio's own version key. */
 	snprintf(program, sizeof(program), "nvswap-%s", nvs_version());
@@ -524,15 +515,13 @@ int report_json(FILE *file, const struct bench_report *report)
 	if (localtime_r(&now.tv_sec, &local) &&
 	    strftime(time, sizeof(time), "%a %b %e %H:%M:%S %Y", &local))
 		json_text(&json, "time", time);
-	put_global_options(&json, report, group);
+	put_global_options(&json, report, &group);
 	json_open_list(&json, "jobs");
 	do
-		put_group(&json, report, group);
-	while (report_group_next(report, group));
+		put_group(&json, report, &group);
+	while (report_group_next(report, &group));
 	json_close_list(&json);
-	if (group->njobs == report->plan->n)
-		put_own(&json, group);
+	if (group.njobs == report->plan->n)
+		put_own(&json, &group);
 	json_close_object(&json);
-	free(group);
-	return 0;
 }

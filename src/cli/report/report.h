@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The results of a run: text, and JSON in fio's form, which its tools read. An entry is a job, or
- * neighbouring jobs of the plan with group_reporting added up as one; both forms show its figures.
- */
+/* The results of a run: text, and JSON in fio's form. An entry is a job, or neighbouring jobs of
+ * the plan with group_reporting added up as one. */
 #ifndef CLI_REPORT_REPORT_H
 #define CLI_REPORT_REPORT_H
 
@@ -16,9 +14,9 @@ struct bench_report {
 	bool status;				   /* during a run, for --status-interval */
 };
 
-/* 0 or -ENOMEM; output_close() reports failed writes. */
-int report_text(FILE *file, const struct bench_report *report);
-int report_json(FILE *file, const struct bench_report *report);
+/* output_close() reports failed writes. */
+void report_text(FILE *file, const struct bench_report *report);
+void report_json(FILE *file, const struct bench_report *report);
 
 /* Figures of a direction, by fio's definitions. */
 struct report_way {
@@ -49,13 +47,11 @@ struct report_group {
 	const char *no_moves; /* why the steps show nothing of swapping; NULL: they do */
 };
 
-/* Advances to the next entry, or of a zeroed group to the first; false at the end. */
+/* Advances to the next entry, or if the group has no job to the first; false at the end. */
 bool report_group_next(const struct bench_report *report, struct report_group *group);
 
-/*
- * CPU time of the whole process per GiB moved in both directions together, without generating and
- * comparing contents and without an optimizer's updates and norm.
- */
+/* CPU time of the whole process per GiB moved in both directions together, without generating and
+ * comparing contents and without an optimizer's updates and norm. */
 double cpu_ms_per_gib(const struct bench_result *result);
 double samples_mean(const struct bench_samples *samples);
 double samples_stddev(const struct bench_samples *samples);

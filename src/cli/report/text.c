@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The results of a run as text: a paragraph for each job, or for those reported as one; the sums of
- * groups with several of these. Sizes are in MiB and GiB, rates are in GB/s.
- */
-#include <errno.h>
+/* The results of a run as text. Sizes are in MiB and GiB, rates are in GB/s. */
 #include <inttypes.h>
-#include <stdlib.h>
 
 #include "base/error.h"
 #include "cli/report/report.h"
@@ -293,19 +288,16 @@ static void print_sum(FILE *file, const struct bench_plan *plan, const struct re
 				RATE(group->way[d].all_bytes_per_s), SIZE(group->way[d].all_bytes));
 }
 
-int report_text(FILE *file, const struct bench_report *report)
+void report_text(FILE *file, const struct bench_report *report)
 {
-	struct report_group *group = calloc(1, sizeof(*group));
+	static struct report_group group;
 
-	if (!group)
-		return -ENOMEM;
+	group.job = NULL;
 	if (!report->status)
 		fprintf(file, "nvswap %s, %u job%s\n", nvs_version(), report->plan->n,
 			plural(report->plan->n));
-	while (report_group_next(report, group)) {
-		print_group(file, group);
-		print_sum(file, report->plan, group);
+	while (report_group_next(report, &group)) {
+		print_group(file, &group);
+		print_sum(file, report->plan, &group);
 	}
-	free(group);
-	return 0;
 }

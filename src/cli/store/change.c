@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * `nvswap store remove`, `repair` and `convert`, which gives the state of an optimizer another
- * format: the actions that write to a store. They ask nothing, and say what they did.
- */
+/* `nvswap store remove`, `repair` and `convert`. They ask nothing, and say what they did. */
 #include "base/clock.h"
 #include "cli/store/store.h"
 
@@ -46,7 +43,7 @@ int store_remove(struct store_job *job)
 	return removed(job, &place, "empty folders", NULL) ? 0 : store_each(job, remove_one);
 }
 
-static int repair_one(struct store_job *job, const struct nvs_store_place *place)
+int store_repair(struct store_job *job, const struct nvs_store_place *place)
 {
 	struct nvs_store_repairs repairs = {.size = sizeof(repairs)};
 	struct nvs_error error = {.size = sizeof(error)};
@@ -61,11 +58,6 @@ static int repair_one(struct store_job *job, const struct nvs_store_place *place
 	json_count(json, "lost_commit", repairs.lost);
 	json_close_object(json);
 	return 0;
-}
-
-int store_repair(struct store_job *job)
-{
-	return store_each(job, repair_one);
 }
 
 static int convert_one(struct store_job *job, const struct nvs_store_place *place)

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * `nvswap store checksum`: reads every tensor of .safetensors files once, by an engine that
- * verifies. Writing, the engine computes the checksums, since it is told of none; they go to a file
- * for each file, when all are read. Checking, the engine compares them, and damage is reported and
- * passed.
- */
+/* `nvswap store checksum`, by an engine that verifies. Writing, the engine computes the checksums,
+ * since it is told of none. Checking, it compares them, and damage is reported and passed. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -301,7 +297,7 @@ int store_checksum(struct store_job *job)
 	struct sums sums = {.job = job, .error.size = sizeof(sums.error)};
 	int rc = open_all(&sums), status = STATUS_FAILED;
 
-	stop_catch_signals();
+	stop_catch_signals(NULL);
 	if (rc)
 		say("%s", sums.error.text);
 	else

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * `nvswap store list`, `show` and `verify`, which change nothing. verify reads every byte of the
- * last commit and names each damaged tensor; it goes on after damage.
- */
+/* `nvswap store list`, `show` and `verify`, which change nothing. verify goes on after damage. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <time.h>
@@ -151,7 +148,7 @@ static void show_tensor(struct json_writer *json, const struct nvs_store_tensor 
 	json_close_object(json);
 }
 
-static int show_one(struct store_job *job, const struct nvs_store_place *place)
+int store_show(struct store_job *job, const struct nvs_store_place *place)
 {
 	struct nvs_store_tensor tensor = {.size = sizeof(tensor)};
 	struct nvs_store_copy copy = {.size = sizeof(copy)};
@@ -183,11 +180,6 @@ static int show_one(struct store_job *job, const struct nvs_store_place *place)
 	return info.state == NVS_STORE_DAMAGED || info.damaged_copies ? STATUS_FAILED : 0;
 }
 
-int store_show(struct store_job *job)
-{
-	return store_each(job, show_one);
-}
-
 /* ---- verify ---- */
 
 #define BATCH 256u /* tensors; between two batches a signal ends the command */
@@ -203,42 +195,20 @@ static struct nvs_aio *open_aio(void)
 	struct nvs_aio *aio = NULL;
 	int rc = nvs_config_open(&config, &error);
 
-	if (!rc)
-		rc = nvs_config_set_number(config, "aio.block_size", 1 << 20, &error);
-	if (!rc)
-		rc = nvs_config_set_number(config, "aio.queue_depth", 32, &error);
-	if (!rc)
-		rc = nvs_aio_open(&aio, config, &error);
+	rc = rc ?: nvs_config_set_number(config, "aio.block_size", 1 << 20, &error);
+	rc = rc ?: nvs_config_set_number(config, "aio.queue_depth", 32, &error);
+	rc = rc ?: nvs_aio_open(&aio, config, &error);
 	if (rc)
 		say("%s", error.text);
 	nvs_config_close(config);
 	return aio;
 }
 
-static void count(struct store_job *job, const struct nvs_store *store, uint64_t index,
-		  const struct nvs_store_verdict *verdict, struct tally *tally)
-{
-	struct nvs_store_tensor tensor = {.size = sizeof(tensor)};
-
-	nvs_store_get_tensor(store, index, &tensor);
-	tally->tensors++;
-	tally->nbytes += verdict->finding == NVS_STORE_EMPTY ? 0 : tensor.nbytes;
-	tally->unchecked += verdict->finding == NVS_STORE_UNCHECKED;
-	if (!verdict->problem[0])
-		return;
-	tally->damaged++;
-	json_open_row(job->json);
-	json_text(job->json, "tensor", tensor.name);
-	json_text(job->json, "path", tensor.path);
-	json_count(job->json, "offset", tensor.offset);
-	json_text(job->json, "problem", verdict->problem);
-	json_close_object(job->json);
-}
-
 static int read_all(struct store_job *job, struct nvs_store *store, struct nvs_aio *aio,
 		    const struct nvs_store_info *info, struct tally *tally)
 {
 	static struct nvs_store_verdict verdicts[BATCH];
+	struct nvs_store_tensor tensor = {.size = sizeof(tensor)};
 	struct nvs_error error = {.size = sizeof(error)};
 	int rc = 0;
 
@@ -249,8 +219,21 @@ static int read_all(struct store_job *job, struct nvs_store *store, struct nvs_a
 		for (size_t i = 0; i < n; i++)
 			verdicts[i] = (struct nvs_store_verdict){.size = sizeof(verdicts[i])};
 		rc = nvs_store_verify(store, aio, at, n, verdicts, &error);
-		for (size_t i = 0; i < n && !rc; i++)
-			count(job, store, at + i, &verdicts[i], tally);
+		for (size_t i = 0; i < n && !rc; i++) {
+			nvs_store_get_tensor(store, at + i, &tensor);
+			tally->tensors++;
+			tally->nbytes += verdicts[i].finding == NVS_STORE_EMPTY ? 0 : tensor.nbytes;
+			tally->unchecked += verdicts[i].finding == NVS_STORE_UNCHECKED;
+			if (!verdicts[i].problem[0])
+				continue;
+			tally->damaged++;
+			json_open_row(job->json);
+			json_text(job->json, "tensor", tensor.name);
+			json_text(job->json, "path", tensor.path);
+			json_count(job->json, "offset", tensor.offset);
+			json_text(job->json, "problem", verdicts[i].problem);
+			json_close_object(job->json);
+		}
 		progress_update(tally->nbytes, tally->nbytes);
 	}
 	progress_end();
@@ -295,6 +278,6 @@ static int verify_one(struct store_job *job, const struct nvs_store_place *place
 
 int store_verify(struct store_job *job)
 {
-	stop_catch_signals();
+	stop_catch_signals(NULL);
 	return store_each(job, verify_one);
 }

@@ -44,11 +44,8 @@ struct store_job {
 
 /* An action on one store; returns the exit status. */
 typedef int store_fn(struct store_job *job, const struct nvs_store_place *place);
-/*
- * Calls `fn` for each store that the options choose below a path, as one of all paths.
- * Returns the highest exit status; STATUS_FAILED after saying so if there is none, or a path can't
- * be read.
- */
+/* Calls `fn` for each store that the options choose below a path, as one of all paths. Returns the
+ * highest exit status; STATUS_FAILED after saying so if there is none, or a path can't be read. */
 int store_each(struct store_job *job, store_fn *fn);
 /* How many stores the options choose. */
 unsigned store_count(const struct store_job *job);
@@ -64,21 +61,18 @@ struct store_size {
 };
 /* Measures a store that is there; false after saying why it can't. */
 bool store_measure(const struct nvs_store_place *place, struct store_size *size);
-/*
- * Settings by which the library opens a store of that size, to write or only to read: the pool has
- * several transfers at a time, or two of the largest tensors. Close *config in any case.
- */
+/* Settings by which the library opens a store of that size, to write or only to read: the pool has
+ * several transfers at a time, or two of the largest tensors. Close *config in any case. */
 int store_settings(const struct nvs_store_place *place, bool writes, const struct store_size *size,
 		   struct nvs_config **config, struct nvs_error *error);
 /* Passes on what opening it returned; after -EBUSY the error tells which process has it. */
 int store_opened(const struct nvs_store_place *place, int rc, struct nvs_error *error);
 
-/* The actions; each returns the exit status. */
+/* The actions; each returns the exit status. The first two are called for each chosen store. */
+store_fn store_show, store_repair;
 int store_list(struct store_job *job);
-int store_show(struct store_job *job);
 int store_verify(struct store_job *job);
 int store_remove(struct store_job *job);
-int store_repair(struct store_job *job);
 int store_export(struct store_job *job);
 int store_import(struct store_job *job);
 int store_checksum(struct store_job *job);

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Puts a choice into the text of a configuration, member by member: replaces values that differ,
- * adds what is missing in the indentation of the block, and copies every other byte. The new text
- * is only returned after the library has read the choice from it. A new file beside the old one,
- * with the same mode and owner, replaces that once it is complete and durable; for a symbolic link,
- * the target.
+ * Puts a choice into the text of a configuration and copies every other byte. The new text is only
+ * returned after the library has read the choice from it. A new file with the same mode and owner
+ * replaces the old one, or the target of a link, once it is complete and durable.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,13 +26,6 @@ struct member {
 	const char *unless; /* it is not added if there is a member of this name; NULL: none */
 	bool stays;	    /* the value that is there has the meaning of the new one */
 };
-
-/* Whether there is nothing in it, not even a comment. */
-static bool is_blank(const struct json_value *value)
-{
-	return value->type == JSON_NULL || (value->type == JSON_OBJECT &&
-					    value->raw[1 + strspn(value->raw + 1, BLANKS)] == '}');
-}
 
 /* Writes the member behind the last one of the object, on a line of its own if that has one. */
 static void add_member(FILE *out, const struct json_value *object, const struct member *member)
@@ -63,6 +54,7 @@ static int set_member(struct tune_text *text, const char *name, const struct mem
 	struct json_document *document;
 	const char *from;
 	FILE *out;
+	bool blank;
 	int rc = json_parse_relaxed(&document, text->bytes, text->nbytes, name, SIZE_MAX, error);
 
 	if (rc)
@@ -70,7 +62,11 @@ static int set_member(struct tune_text *text, const char *name, const struct mem
 	root = json_root(document);
 	object = member->block ? json_member(root, member->block) : root;
 	value = json_member(object, member->key);
-	if (value ? member->stays || (!member->block && !is_blank(value))
+	/* There is nothing in it, not even a comment. */
+	blank = value && (value->type == JSON_NULL ||
+			  (value->type == JSON_OBJECT &&
+			   value->raw[1 + strspn(value->raw + 1, BLANKS)] == '}'));
+	if (value ? member->stays || (!member->block && !blank)
 		  : member->unless && json_member(object, member->unless)) {
 		json_free(document);
 		return 0;
@@ -107,8 +103,7 @@ static int parse(struct nvs_config **config, const struct tune_text *text, const
 	if (rc)
 		return rc;
 	rc = nvs_config_set(*config, "nvswap.strict", "true", error);
-	if (!rc)
-		rc = nvs_config_parse(*config, text->bytes, text->nbytes, name, error);
+	rc = rc ?: nvs_config_parse(*config, text->bytes, text->nbytes, name, error);
 	if (rc)
 		nvs_config_close(*config);
 	return rc;
@@ -154,8 +149,7 @@ int tune_edit(struct tune_text *text, const char *name, const struct tune_point 
 	}
 	for (unsigned i = 0; i < n && !rc; i++)
 		rc = set_member(text, name, &members[i], error);
-	if (!rc)
-		rc = parse(&config, text, name, error);
+	rc = rc ?: parse(&config, text, name, error);
 	if (rc)
 		return rc;
 	good = setting_ioengine(config) == due;
@@ -186,8 +180,7 @@ static int read_text(const char *path, struct tune_text *text, struct stat *st)
 	return !rc && text->nbytes > TEXT_MAX ? -EFBIG : rc;
 }
 
-/* Makes the new file complete and durable. The owner first, because changing it clears bits of the
- * mode. */
+/* Makes the new file complete and durable. Changing the owner clears bits of the mode. */
 static int fill_new(int fd, const struct stat *old, const struct tune_text *text)
 {
 	struct stat st;

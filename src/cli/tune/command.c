@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * `nvswap tune`: its options; checks them and the drive, makes and fills a file, searches, and
- * reports the choice.
- */
+/* `nvswap tune`: checks the drive, fills a file, searches, and reports the choice. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,22 +24,22 @@ static const char *const objective_aliases[] = {"rw", NULL};
 static const struct option_spec option_specs[] = {
 	{"objective", "WHAT", OPTION_CHOICE, FIELD(objective), .choices = tune_objectives,
 	 .aliases = objective_aliases,
-	 .help = "what to tune for: swap, half reads and half writes (the default), or\n"
+	 .help = "what to tune for: swap, half reads and half writes (the default), or "
 		 "reads or writes alone"},
 	{"max-latency", "TIME", OPTION_DURATION, FIELD(max_latency_ms), .min = 1, .max = 60000,
-	 .help = "choose only settings that complete 99 % of their I/Os within this time,\n"
+	 .help = "choose only settings that complete 99 % of their I/Os within this time, "
 		 "such as 10ms"},
 	{"time", "TIME", OPTION_DURATION, FIELD(time_ms), .min = 1000, .max = 86400000,
 	 .help = "how long it may take, filling the file included (60s)"},
 	{"working-set", "SIZE", OPTION_SIZE, FIELD(working_set), .min = 64u << 20,
 	 .max = 1ull << 50,
-	 .help = "size of the file it works on: 1g, or a quarter of the free space or of\n"
-		 "--max-writes if that is less. To see past the write cache of a drive,\n"
+	 .help = "size of the file it works on: 1g, or a quarter of the free space or of "
+		 "--max-writes if that is less. To see past the write cache of a drive, "
 		 "give more than that holds"},
 	{"max-writes", "SIZE", OPTION_SIZE, FIELD(max_writes), .min = 64u << 20, .max = 1ull << 50,
 	 .help = "write no more than this to the drive, filling the file included (32g)"},
 	{"tolerance", "PERCENT", OPTION_PERCENT, FIELD(tolerance),
-	 .help = "settings slower than the fastest by no more than this are as good, and\n"
+	 .help = "settings slower than the fastest by no more than this are as good, and "
 		 "of these the one with the least in flight is chosen (3)"},
 	{"block-size-min", "SIZE", OPTION_SIZE, FIELD(block_size_min), .min = 4096,
 	 .max = TUNE_BLOCK_SIZE_MAX, .multiple = 4096,
@@ -58,7 +55,7 @@ static const struct option_spec option_specs[] = {
 	{"ioengine", "ENGINE", OPTION_CHOICE, FIELD(ioengine), .choices = ioengine_names,
 	 .help = "the only engine to try; auto: all that work here (auto)"},
 	{"apply", "FILE", OPTION_STRING, FIELD(apply),
-	 .help = "write the choice into this DeepSpeed configuration, keeping every other\n"
+	 .help = "write the choice into this DeepSpeed configuration, keeping every other "
 		 "byte of it"},
 	REPORT_OPTIONS(FIELD(report)),
 };
@@ -73,23 +70,18 @@ static const struct tune_options defaults = {
 const struct command_spec tune_command = {
 	.name = "tune",
 	.summary =
-		"Finds the block size, queue depth, workers and engine with which the drive under\n"
-		"a directory is fast, by measuring, and prints them as the aio block of a\n"
+		"Finds the block size, queue depth, workers and engine with which the drive under "
+		"a directory is fast, by measuring, and prints them as the aio block of a "
 		"DeepSpeed configuration. Works on a temporary file in the directory.",
 	.notes =
-		"The normal output is the aio block, with the table of what was tried on standard\n"
-		"error; json has all of it in one object.\n"
-		"Sizes are in bytes or with k, m, g, t or p, of 1024; times in seconds or with "
-		"ms,\n"
-		"s, m, h or d.\n"
-		"The exit status is 0 with a choice; 1 with the reason on standard error "
-		"otherwise;\n"
-		"2 for bad usage.",
+		"The normal output is the aio block, with the table of what was tried on standard "
+		"error; json has all of it in one object. Sizes are in bytes or with k, m, g, t or "
+		"p, of 1024; times in seconds or with ms, s, m, h or d. The exit status is 0 with "
+		"a choice; 1 with the reason on standard error otherwise; 2 for bad usage.",
 	.operand = "DIR",
 	.options = option_specs,
 	.noptions = COUNT_OF(option_specs),
 	.defaults = &defaults,
-	.gone = (const struct option_gone[]){{"report", PAGE_BY_REPORT}, {NULL, NULL}},
 };
 
 int tune_options_parse(struct tune_options *options, int argc, char **argv)
@@ -111,27 +103,10 @@ int tune_options_parse(struct tune_options *options, int argc, char **argv)
 	return 0;
 }
 
-static int open_aio(void *arg, const struct nvs_config *config, struct nvs_aio **aio,
-		    struct nvs_error *error)
-{
-	(void)arg;
-	return nvs_aio_open(aio, config, error);
-}
-
 static uint64_t read_clock(void *arg)
 {
 	(void)arg;
 	return clock_ns();
-}
-
-static uint64_t read_written(void *workload)
-{
-	return ((struct tune_workload *)workload)->written;
-}
-
-static bool is_stopped(void)
-{
-	return stop_signal();
 }
 
 /* Called once a round, which is rare. */
@@ -174,11 +149,11 @@ static int measure_all(struct tuning *tuning)
 	struct tune_drive *drive = &tuning->drive;
 	const struct tune_meter meter = {.measure = tune_workload_measure,
 					 .now_ns = read_clock,
-					 .written = read_written,
+					 .written = &workload->written,
 					 .progress = show_progress,
 					 .arg = workload};
 	uint64_t time_ns = options->time_ms * 1000000, asked = workload->working_set, cost, spent;
-	uint64_t length = min_u64(time_ns / 60, REFERENCE_NS);
+	uint64_t length = min_u64(time_ns / 60, REFERENCE_NS), filled;
 	int rc = tune_fill(workload, tuning->space.ioengines[0], drive, time_ns / 3, time_ns,
 			   &tuning->error);
 
@@ -193,9 +168,10 @@ static int measure_all(struct tuning *tuning)
 				     &tuning->space, &tuning->error);
 	if (rc)
 		return rc;
+	filled = workload->written;
 	/* A round of the reference takes a small part of the time and of the write limit, or there
 	 * is none. The writes of the second one, after the search, are reserved. */
-	cost = 3 * (uint64_t)(drive->fill[0] * 2e-9 * (double)length) + 96 * MIB;
+	cost = 3 * (uint64_t)(drive->fill * 2e-9 * (double)length) + 96 * MIB;
 	if (options->objective == TUNE_READ || length < REFERENCE_NS_MIN ||
 	    cost > (options->max_writes - workload->written) / 16)
 		length = 0;
@@ -214,9 +190,8 @@ static int measure_all(struct tuning *tuning)
 		fputs(progress_erase(), stderr);
 	}
 	workload->writes_max = options->max_writes;
-	if (!rc)
-		rc = measure_reference(tuning, length, &drive->reference[1]);
-	tune_judge_writes(drive, workload->working_set, workload->written);
+	rc = rc ?: measure_reference(tuning, length, &drive->reference[1]);
+	tune_judge_writes(drive, workload->written - filled);
 	return rc;
 }
 
@@ -306,8 +281,7 @@ int cmd_tune(int argc, char **argv)
 		return REFUSE(STATUS_USAGE, "--apply and --output are one file, %s: give two",
 			      options->report.output);
 	rc = tune_look(options->directory, drive, error);
-	if (!rc)
-		rc = tune_choose_working_set(options, drive, &workload->working_set, error);
+	rc = rc ?: tune_choose_working_set(options, drive, &workload->working_set, error);
 	if (!rc)
 		rc = tune_space_make(options, &drive->machine, workload->working_set, &tuning.space,
 				     error);
@@ -321,12 +295,11 @@ int cmd_tune(int argc, char **argv)
 					   .tolerance = options->tolerance / 100,
 					   .latency_max_ns = options->max_latency_ms * 1000000,
 					   .seed = 1};
-	workload->open = open_aio;
 	workload->now_ns = read_clock;
-	workload->stopped = is_stopped;
+	workload->stopped = stop_signal;
 	workload->memory_bytes = tune_memory_bytes(&drive->machine);
 	workload->writes_max = options->max_writes;
-	stop_catch_signals();
+	stop_catch_signals(NULL);
 	rc = make_and_measure(&tuning);
 	if (!rc) {
 		status = write_results(&tuning, &output);

@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The limits of tuning on a machine and a path, determined before anything is written; the fill;
- * and whether writes become slower: the begin and end of the fill are compared, and a reference
- * measurement before the search with one after it. The fill is not compared with the references,
- * because overwriting differs from a first write.
- */
+/* The limits of tuning on a machine and a path, the fill, and whether writes become slower. */
 #include <fcntl.h>
-#include <stdlib.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -38,8 +32,7 @@ int tune_look(const char *directory, struct tune_drive *drive, struct nvs_error 
 	drive->machine.size = sizeof(drive->machine);
 	drive->path.size = sizeof(drive->path);
 	rc = nvs_machine_get_info(&drive->machine, error);
-	if (!rc)
-		rc = nvs_path_get_info(directory, &drive->path, error);
+	rc = rc ?: nvs_path_get_info(directory, &drive->path, error);
 	if (rc)
 		return rc;
 	if (drive->path.block_device)
@@ -156,17 +149,15 @@ int tune_space_make(const struct tune_options *options, const struct nvs_machine
 	return 0;
 }
 
-/*
- * Writes in order, so that the filled part has no holes, and waits for everything submitted.
- * times[i]: when i transfers were done. Returns how many, or a negative errno.
- */
+/* Writes in order, so that the filled part has no holes, and waits for everything submitted.
+ * Returns the number of transfers, or a negative errno. */
 static int64_t fill_in_order(struct tune_workload *workload, struct nvs_aio *aio,
-			     struct nvs_file *file, uint64_t *times, uint64_t soft_ns,
-			     uint64_t hard_ns, struct nvs_error *error)
+			     struct nvs_file *file, uint64_t soft_ns, uint64_t hard_ns,
+			     struct nvs_error *error)
 {
 	uint64_t slots = min_u64(workload->memory_bytes / FILL_BYTES, FILL_SLOTS);
 	uint64_t total = workload->working_set, n = align_up(total, FILL_BYTES) / FILL_BYTES;
-	uint64_t began_ns = clock_ns(), submitted = 0, done = 0;
+	uint64_t began_ns = clock_ns(), submitted = 0, done = 0, ns;
 	struct nvs_request *requests[FILL_SLOTS];
 	int rc = 0;
 
@@ -191,7 +182,7 @@ static int64_t fill_in_order(struct tune_workload *workload, struct nvs_aio *aio
 			int reaped = nvs_aio_wait(aio, &oldest, 1, -1, error);
 
 			nvs_request_close(oldest);
-			times[++done] = clock_ns() - began_ns;
+			done++;
 			progress_update(min_u64(done * FILL_BYTES, total),
 					min_u64(done * FILL_BYTES, total));
 			if (rc >= 0 && reaped)
@@ -199,11 +190,12 @@ static int64_t fill_in_order(struct tune_workload *workload, struct nvs_aio *aio
 		}
 		if (rc)
 			continue;
+		ns = clock_ns() - began_ns;
 		if (workload->stopped())
 			rc = -EINTR;
-		else if (times[done] > soft_ns && submitted * FILL_BYTES >= TUNE_WORKING_SET_MIN)
+		else if (ns > soft_ns && submitted * FILL_BYTES >= TUNE_WORKING_SET_MIN)
 			rc = 1;
-		else if (times[done] > hard_ns)
+		else if (ns > hard_ns)
 			rc = error_set(error, -ETIME,
 				       "in all of the time the drive wrote %llu MiB of the %llu "
 				       "that tuning needs: give a longer --time",
@@ -219,56 +211,38 @@ int tune_fill(struct tune_workload *workload, enum nvs_ioengine ioengine, struct
 	      uint64_t soft_ns, uint64_t hard_ns, struct nvs_error *error)
 {
 	const struct tune_point point = {ioengine, MIB, 32, 1, false, true};
-	uint64_t *times = calloc(workload->working_set / FILL_BYTES + 2, sizeof(*times));
 	struct nvs_aio *aio = NULL;
 	struct nvs_file *file;
-	int64_t done = times ? tune_aio_open(workload, &point, &aio, error) : -ENOMEM;
+	uint64_t began_ns = clock_ns();
+	int64_t done = tune_aio_open(workload, &point, &aio, error);
 
 	if (!done)
 		done = nvs_file_from_fd(aio, workload->fd, NVS_FILE_WRITE, &file, error);
 	if (!done) {
 		progress_begin("filling", workload->working_set);
-		done = fill_in_order(workload, aio, file, times, soft_ns, hard_ns, error);
+		done = fill_in_order(workload, aio, file, soft_ns, hard_ns, error);
 		progress_end();
 		nvs_file_close(file);
 	}
 	nvs_aio_close(aio);
-	if (done > 0) {
-		uint64_t n = (uint64_t)done, quarter = n / 4;
-
-		workload->working_set = min_u64(n * FILL_BYTES, workload->working_set);
-		if (quarter) {
-			uint64_t last = workload->working_set - (n - quarter) * FILL_BYTES;
-
-			drive->fill[0] = (double)(quarter * FILL_BYTES) * 1e9 /
-					 (double)times[quarter];
-			drive->fill[1] = (double)last * 1e9 /
-					 (double)(times[n] - times[n - quarter]);
-		}
-	}
-	free(times);
-	return done < 0 ? (int)done : 0;
+	if (done < 0)
+		return (int)done;
+	workload->working_set = min_u64((uint64_t)done * FILL_BYTES, workload->working_set);
+	drive->fill = (double)workload->working_set * 1e9 / (double)(clock_ns() - began_ns);
+	return 0;
 }
 
-void tune_judge_writes(struct tune_drive *drive, uint64_t working_set, uint64_t written)
+void tune_judge_writes(struct tune_drive *drive, uint64_t written)
 {
-	const double *fill = drive->fill, *reference = drive->reference;
-	const double *rates = reference;
+	double first = drive->reference[0], last = drive->reference[1];
 
-	if (reference[0] <= 0 || reference[1] <= 0 ||
-	    fill[1] * reference[0] < fill[0] * reference[1]) {
-		rates = fill;
-		written = working_set;
-	}
-	drive->write_first = rates[0];
-	drive->write_last = rates[1];
-	drive->slows_down = rates[1] <= SLOWER * rates[0] && rates[0] > 0;
+	drive->slows_down = first > 0 && last > 0 && last <= SLOWER * first;
 	if (drive->slows_down)
 		snprintf(drive->slows_text, sizeof(drive->slows_text),
 			 "the drive slows down as it is written: from %.2f to %.2f GB/s (%.0f %% "
 			 "less) within %.1f GiB. Its write cache is full, it needs trimming, or "
 			 "others use it: give a larger --working-set, or run fstrim, let it rest, "
 			 "and tune again",
-			 rates[0] / 1e9, rates[1] / 1e9, 100 * (1 - rates[1] / rates[0]),
+			 first / 1e9, last / 1e9, 100 * (1 - last / first),
 			 (double)written / (double)(1 << 30));
 }

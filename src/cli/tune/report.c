@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The result: as one JSON object, which is a configuration too ("aio" and "nvswap" are the choice,
- * and DeepSpeed and nvswap ignore the block "tune"), and as text, the table of trials, fastest
- * first.
- */
+/* The result: as one JSON object, which is a configuration too, since DeepSpeed and nvswap ignore
+ * the block "tune"; and as text, the table of trials. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <time.h>
@@ -130,8 +127,8 @@ void tune_json(FILE *file, const struct tuning *tuning, bool whole)
 		info_json_path(json, &drive->path);
 		json_count(json, "working_set_bytes", tuning->workload.working_set);
 		json_count(json, "written_bytes", tuning->workload.written);
-		json_real(json, "write_first_bytes_per_s", drive->write_first);
-		json_real(json, "write_last_bytes_per_s", drive->write_last);
+		json_real(json, "write_first_bytes_per_s", drive->reference[0]);
+		json_real(json, "write_last_bytes_per_s", drive->reference[1]);
 		json_bool(json, "slows_down", drive->slows_down);
 		json_text(json, "slows_text", drive->slows_text);
 		json_close_object(json);
@@ -212,9 +209,8 @@ void tune_table(FILE *file, const struct tuning *tuning)
 		order[i] = &outcome->trials[i];
 	if (order)
 		qsort(order, outcome->n, sizeof(*order), by_rate);
-	/* Without memory for the order, in that of the measurements. */
-	for (size_t i = 0; i < outcome->n; i++)
-		print_trial(file, order ? order[i] : &outcome->trials[i]);
+	for (size_t i = 0; order && i < outcome->n; i++)
+		print_trial(file, order[i]);
 	free(order);
 	fprintf(file,
 		"\nGB/s: %s, mean and 95 %% interval; p50, p99: latency of an I/O; CPU: ms per "

@@ -28,23 +28,20 @@ struct tune_drive {
 	struct nvs_machine_info machine;
 	struct nvs_path_info path;
 	int directory; /* its descriptor, which has the lock */
-	/* Bytes per second; 0: not measured. */
-	double fill[2];			/* of the first and the last quarter of the fill */
-	double reference[2];		/* of equal rounds before and after the search */
-	double write_first, write_last; /* of these two pairs, the one that differs more */
-	bool slows_down;		/* by 20 % or more */
+	/* Of writing, bytes per second; 0: not measured. */
+	double fill;	     /* of the whole file */
+	double reference[2]; /* of equal rounds before and after the search */
+	bool slows_down;     /* by 20 % or more */
 	char slows_text[256];
 };
 
-/*
- * A round of tuning: like swapping, transfers of several blocks walk over the file in order, with
- * more of them submitted than the queues hold.
- */
+/* A round of tuning: like swapping, transfers of several blocks walk over the file in order, with
+ * more of them submitted than the queues hold. */
 struct tune_workload {
-	/* How to open an aio and read the clock, of a real or a simulated drive. */
+	/* Opens an aio of a simulated drive; NULL: of the real one. */
 	int (*open)(void *arg, const struct nvs_config *config, struct nvs_aio **aio,
 		    struct nvs_error *error);
-	uint64_t (*now_ns)(void *arg);
+	uint64_t (*now_ns)(void *arg); /* the clock of either */
 	void *arg;
 	int fd;			      /* a filled file */
 	uint64_t working_set;	      /* its bytes; 2 x in_flight_max and 128 MiB suffice */
@@ -52,7 +49,7 @@ struct tune_workload {
 	uint64_t memory_bytes;	      /* in_flight_max and 64 MiB suffice */
 	uint64_t written, writes_max; /* bytes submitted for writing, and their limit */
 	double rate;		      /* of the last round */
-	bool (*stopped)(void);	      /* may be NULL */
+	int (*stopped)(void);	      /* not 0: end early; may be NULL */
 	/* Stops and restarts a simulated clock while counters are read; may be NULL. */
 	void (*hold)(void *arg, bool on);
 };
@@ -77,33 +74,24 @@ extern const char *const tune_objectives[];
 
 /* ---- The drive ---- */
 
-/*
- * Examines the machine and the directory; refuses those that cannot be tuned, with -EBUSY one in
- * which another process tunes.
- */
+/* Examines machine and directory. -EBUSY: another process tunes there; others: it can't be
+ * tuned. */
 int tune_look(const char *directory, struct tune_drive *drive, struct nvs_error *error);
-/*
- * The requested size of the file, or one derived from the free space and the write limit. -ENOSPC;
- * -EINVAL: above that limit.
- */
+/* The size of the file. -ENOSPC; -EINVAL: above the limit of writes. */
 int tune_choose_working_set(const struct tune_options *options, const struct tune_drive *drive,
 			    uint64_t *working_set, struct nvs_error *error);
 /* The size of the memory used for transfers. */
 uint64_t tune_memory_bytes(const struct nvs_machine_info *machine);
-/*
- * Determines the points to consider. -EINVAL: the options leave none; -ENOTSUP: the requested
- * engine does not work here.
- */
+/* The points to consider. -EINVAL: the options leave none; -ENOTSUP: their engine works not
+ * here. */
 int tune_space_make(const struct tune_options *options, const struct nvs_machine_info *machine,
 		    uint64_t working_set, struct tune_space *space, struct nvs_error *error);
-/*
- * Fills the file from its beginning. Stops after `soft_ns` if enough is filled then, and sets the
- * working set to the filled part. -ETIME: not enough after `hard_ns`; -EINTR; errors of the drive.
- */
+/* Fills the file from its beginning. Stops after `soft_ns` if enough is filled then, and sets the
+ * working set to the filled part. -ETIME: too little after `hard_ns`; -EINTR. */
 int tune_fill(struct tune_workload *workload, enum nvs_ioengine ioengine, struct tune_drive *drive,
 	      uint64_t soft_ns, uint64_t hard_ns, struct nvs_error *error);
-/* Compares the begin and end of the fill, and the references. */
-void tune_judge_writes(struct tune_drive *drive, uint64_t working_set, uint64_t written);
+/* Compares the references, between which so many bytes were written. */
+void tune_judge_writes(struct tune_drive *drive, uint64_t written);
 
 /* ---- A round ---- */
 
@@ -116,9 +104,7 @@ struct tune_setting {
 #define TUNE_SETTINGS 5
 /* Those beside the I/O engine. */
 void tune_settings(const struct tune_point *point, struct tune_setting settings[TUNE_SETTINGS]);
-/*
- * Opens the aio of a point. -ENOMEM, -EINVAL for a value that is out of range; errors of the drive.
- */
+/* Opens the aio of a point. -EINVAL for a value that is out of range; errors of the drive. */
 int tune_aio_open(const struct tune_workload *workload, const struct tune_point *point,
 		  struct nvs_aio **aio, struct nvs_error *error);
 /*
@@ -134,12 +120,10 @@ int tune_workload_measure(void *workload, const struct tune_point *point,
 
 /* ---- Applying the choice ---- */
 
-/*
- * Writes the choice into a DeepSpeed configuration: replaces the values of existing keys, adds the
+/* Writes the choice into a DeepSpeed configuration: replaces the values of existing keys, adds the
  * others, and keeps every other byte. Replaces the file atomically, with its mode and owner; a link
  * stays a link. Without a point (NULL), only checks whether that can succeed. *named is the engine
- * that the file has named. -EINVAL: not a configuration.
- */
+ * that the file has named. -EINVAL: not a configuration. */
 int tune_apply(const char *path, const struct tune_point *point, bool name_ioengine,
 	       enum nvs_ioengine *named, struct nvs_error *error);
 

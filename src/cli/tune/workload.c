@@ -1,20 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * A round counts I/Os as they complete, between two completions: if I/Os are slow, counting
- * transfers would be too coarse.
- */
-#include <stdlib.h>
-
+/* A round counts I/Os between two completions: counting transfers would be too coarse. */
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/numbers.h"
 #include "cli/tune/tune.h"
 
 #define MIB ((uint64_t)1 << 20)
-/*
- * Submitted beyond the total depth, so that queues stay full until the next transfer is submitted.
- * All of it must complete at the end of the round.
- */
+/* Submitted beyond the total depth, so that queues stay full until the next transfer is submitted.
+ * All of it must complete at the end of the round. */
 #define SLACK_MIN (4 * MIB)
 #define SLACK_MAX (32 * MIB)
 /* The submitted bytes are divided into this many transfers, if blocks are small enough. */
@@ -73,7 +66,8 @@ int tune_aio_open(const struct tune_workload *workload, const struct tune_point 
 	for (size_t i = 0; i < TUNE_SETTINGS && !rc; i++)
 		rc = nvs_config_set_number(config, settings[i].key, settings[i].value, error);
 	if (!rc)
-		rc = workload->open(workload->arg, config, aio, error);
+		rc = workload->open ? workload->open(workload->arg, config, aio, error)
+				    : nvs_aio_open(aio, config, error);
 	nvs_config_close(config);
 	return rc;
 }
@@ -170,8 +164,7 @@ static int reap_transfers(struct round *round, bool *any)
 		slot->request = NULL;
 		*any = true;
 		round->completed += round->transfer_bytes;
-		if (!rc)
-			rc = nvs_request_status(completed[i], round->error);
+		rc = rc ?: nvs_request_status(completed[i], round->error);
 		nvs_request_close(completed[i]);
 	}
 	return rc;
@@ -197,10 +190,8 @@ static void read_counters(const struct round *round, struct counters *counters)
 		workload->hold(workload->arg, false);
 }
 
-/*
- * Warms up until the queues were emptied once, or for half of the time; then counts. Both ends of
- * the window are completions of transfers.
- */
+/* Warms up until the queues were emptied once, or for half of the time; then counts. Both ends of
+ * the window are completions of transfers. */
 static int run_transfers(struct round *round, uint64_t for_ns)
 {
 	const struct tune_workload *workload = round->workload;
@@ -213,8 +204,7 @@ static int run_transfers(struct round *round, uint64_t for_ns)
 								  : submit_transfers(round);
 		uint64_t now;
 
-		if (!rc)
-			rc = reap_transfers(round, &any);
+		rc = rc ?: reap_transfers(round, &any);
 		if (rc)
 			return rc;
 		if (!any)
@@ -242,9 +232,7 @@ static void make_sample(struct round *round, struct tune_sample *sample)
 		struct nvs_latency *latency = &to->latency[d];
 
 		sample->bytes[d] = to->bytes[d] - from->bytes[d];
-		/*
-		 * The minimum and maximum stay those since the begin; percentiles don't use them.
-		 */
+		/* Minimum and maximum stay those since the begin: none uses them. */
 		latency->count -= from->latency[d].count;
 		for (size_t i = 0; i < NVS_LATENCY_BUCKETS; i++)
 			latency->buckets[i] -= from->latency[d].buckets[i];
@@ -262,17 +250,13 @@ int tune_workload_measure(void *arg, const struct tune_point *point, enum tune_o
 			  uint64_t for_ns, struct tune_sample *sample, struct nvs_error *error)
 {
 	struct tune_workload *workload = arg;
-	struct round *round = calloc(1, sizeof(*round));
+	static struct round rounds; /* large */
+	struct round *round = &rounds;
 	int rc;
 
-	if (!round)
-		return error_set(error, -ENOMEM, "out of memory for a measurement");
-	round->workload = workload;
-	round->objective = objective;
-	round->error = error;
+	*round = (struct round){.workload = workload, .objective = objective, .error = error};
 	rc = plan_round(round, point);
-	if (!rc)
-		rc = tune_aio_open(workload, point, &round->aio, error);
+	rc = rc ?: tune_aio_open(workload, point, &round->aio, error);
 	if (!rc)
 		rc = nvs_file_from_fd(round->aio, workload->fd, NVS_FILE_WRITE, &round->file,
 				      error);
@@ -290,6 +274,5 @@ int tune_workload_measure(void *arg, const struct tune_point *point, enum tune_o
 		workload->rate = sample->bytes_per_s;
 	}
 	nvs_aio_close(round->aio);
-	free(round);
 	return rc;
 }

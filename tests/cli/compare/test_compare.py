@@ -257,12 +257,6 @@ def latencies_of_each_run_are_as_the_results_have_them(work):
             sides[1]["write"][1]["percentile"]["50.000000"] == 7e4)
 
 
-def the_option_for_a_page_names_what_replaces_it(work):
-    good = work.file("a.json", job())
-    return work.refuses("--html is no longer an option of compare: python3 -m nvswap.report", good, good,
-                        "--html", work.directory / "page.html")
-
-
 def results_of_nvswap_and_fio_are_compared(work):
     files = work.directory / "ours.json", work.directory / "theirs.json"
     common = ["--rw=randread", "--bs=64k", "--iodepth=4", "--output-format=json+"]
@@ -294,7 +288,7 @@ TESTS = (
     damaged_results_are_refused_with_their_place, names_drive_no_terminal,
     text_fits_eighty_columns,
     latencies_of_each_run_are_as_the_results_have_them,
-    the_option_for_a_page_names_what_replaces_it, results_of_nvswap_and_fio_are_compared)
+    results_of_nvswap_and_fio_are_compared)
 
 
 def main():

@@ -5,12 +5,10 @@
  */
 
 #include "cli/jobs/jobs.h"
+#include "cli/options/said.h"
 #include "support/inject.h"
-#include "support/support.h"
 
 #define ARGUMENTS_MAX 16
-
-static char said[8192]; /* messages of the last jobs_plan() */
 
 static const char *write_file(const char *name, const char *text)
 {
@@ -25,8 +23,7 @@ static int plan_of(struct bench_plan *plan, const char *typed, const char *const
 {
 	static char line[1024];
 	char *argv[ARGUMENTS_MAX + 2] = {(char *)(uintptr_t) "bench"}, *next = line;
-	int argc = 1, rc;
-	FILE *terminal = stderr;
+	int argc = 1;
 
 	snprintf(line, sizeof(line), "%s", typed);
 	while (*typed && next && argc <= ARGUMENTS_MAX) {
@@ -35,19 +32,11 @@ static int plan_of(struct bench_plan *plan, const char *typed, const char *const
 			argv[argc] = (char *)(uintptr_t)*files++;
 		argc++;
 	}
-	memset(said, 0, sizeof(said));
-	stderr = fmemopen(said, sizeof(said), "w");
-	assert_non_null(stderr);
-	rc = jobs_plan(plan, argc, argv);
-	fclose(stderr);
-	stderr = terminal;
-	return rc;
+	return HEARD(jobs_plan(plan, argc, argv));
 }
 
-/*
- * Plans one job file, with the options `typed` before its name, and with rw=swap where neither
- * names a mode.
- */
+/* Plans one job file, with the options `typed` before its name, and with rw=swap where neither
+ * names a mode. */
 static int plan_text(struct bench_plan *plan, const char *typed, const char *text)
 {
 	const char *files[] = {write_file("x.ini", text)};
@@ -133,6 +122,8 @@ TEST(without_a_file_the_command_line_is_the_job)
 
 TEST(stages_and_groups_are_counted_as_fio_counts_them)
 {
+	struct bench_plan plan;
+
 	assert_order("", "[a]\n[b]\n[a]\n", "a/0/0/0 b/0/0/0 a/0/0/0");
 	assert_order("", "[a]\n[b]\nstonewall\n[c]\nnew_group\n[d]\nstonewall=1\n",
 		     "a/0/0/0 b/1/1/0 c/1/2/0 d/2/3/0");
@@ -142,6 +133,11 @@ TEST(stages_and_groups_are_counted_as_fio_counts_them)
 	assert_order("", "[a]\nnew_group\nnumjobs=2\n[b]\nnew_group\nstonewall\n",
 		     "a/0/0/0 a/0/0/1 b/1/1/0");
 	assert_order("", "[one job]\n", "one job/0/0/0");
+	/* Jobs of a stage have their own stores. */
+	plan_file(&plan, "", "[a]\nnumjobs=2\n[b]\n[c]\nstonewall\n[d]\n");
+	for (unsigned i = 0; i < plan.n; i++)
+		assert_int_equal(plan.jobs[i].rank, i < 3 ? i : i - 3);
+	jobs_free(&plan);
 }
 
 TEST(files_run_one_after_the_other)
@@ -149,15 +145,14 @@ TEST(files_run_one_after_the_other)
 	const char *files[] = {
 		write_file("x.ini", "[global]\nbs=64k\nrw=swapin\n[a]\n[b]\n"),
 		write_file("y.ini", "[c]\nrw=swap\n[global]\nbs=128k\nrw=swap\n[d]\n")};
+	static const uint64_t bs[] = {64 << 10, 64 << 10, 0, 128 << 10};
 	struct bench_plan plan;
 
 	assert_int_equal(plan_of(&plan, "% %", files), 0);
 	assert_string_equal(order_of(&plan), "a/0/0/0 b/0/0/0 c/1/1/0 d/1/1/0");
-	assert_int_equal(plan.jobs[1].options.bs, 64 << 10);
 	/* [global] of the first file ends with that file. */
-	assert_int_equal(plan.jobs[2].options.bs, 0);
-	assert_int_equal(plan.jobs[2].options.rw, RW_SWAP);
-	assert_int_equal(plan.jobs[3].options.bs, 128 << 10);
+	for (unsigned i = 0; i < COUNT(bs); i++)
+		assert_int_equal(plan.jobs[i].options.bs, bs[i]);
 	jobs_free(&plan);
 }
 
@@ -170,8 +165,11 @@ TEST(sections_are_chosen_by_name)
 	assert_file_refused("--section global", "[a]\n[global]\n", "--section global: no job");
 }
 
-TEST(a_run_has_jobs_but_not_too_many)
+TEST(jobs_and_their_names_have_bounds)
 {
+	static const char longest[] =
+		"[123456789012345678901234567890123456789012345678901234567890123]\n";
+	char text[128];
 	struct bench_plan plan;
 
 	plan_file(&plan, "", "[a]\nnumjobs=255\n[b]\n");
@@ -181,15 +179,6 @@ TEST(a_run_has_jobs_but_not_too_many)
 			    "x.ini:3: 257 jobs are too many; a run has at most 256");
 	assert_file_refused("", "[global]\nbs=4k\n", "x.ini has no job section");
 	assert_file_refused("", "", "x.ini has no job section");
-}
-
-TEST(a_name_has_63_bytes_at_most)
-{
-	static const char longest[] =
-		"[123456789012345678901234567890123456789012345678901234567890123]\n";
-	char text[128];
-	struct bench_plan plan;
-
 	plan_file(&plan, "", longest);
 	assert_int_equal(strlen(plan.jobs[0].name), JOB_NAME_MAX);
 	jobs_free(&plan);
@@ -210,20 +199,15 @@ TEST(sections_override_global_and_the_command_line_overrides_both)
 		  "[second]\nrw=swapout\ndescription=the second\n");
 	const struct bench_options *first = &plan.jobs[0].options, *second = &plan.jobs[1].options;
 
-	assert_int_equal(first->bs, 128 << 10);
-	assert_int_equal(second->bs, 256 << 10);
-	assert_int_equal(first->iodepth, 64);
-	assert_int_equal(second->iodepth, 64);
-	assert_int_equal(first->rw, RW_SWAPIN);
-	assert_int_equal(second->rw, RW_SWAPOUT);
-	assert_int_equal(first->loops, 1);
-	assert_int_equal(second->loops, 5);
+	assert_true(first->bs == 128 << 10 && second->bs == 256 << 10);
+	assert_true(first->iodepth == 64 && second->iodepth == 64);
+	assert_true(first->rw == RW_SWAPIN && second->rw == RW_SWAPOUT);
+	assert_true(first->loops == 1 && second->loops == 5);
 	assert_string_equal(second->description, "the second");
 	assert_int_equal(first->nvme_path.n, 1);
 	assert_string_equal(first->nvme_path.items[0], "/typed");
 	assert_false(bench_option_given(&plan.jobs[0].given, "loops"));
 	assert_true(bench_option_given(&plan.jobs[1].given, "loops"));
-	assert_true(bench_option_given(&plan.jobs[1].given, "iodepth"));
 	jobs_free(&plan);
 	plan_file(&plan, "", "[global]\ndirectory=/a:/b\n[first]\ndirectory=/c\n[second]\n");
 	assert_int_equal(plan.jobs[0].options.nvme_path.n, 1);
@@ -374,7 +358,7 @@ TEST(a_load_of_fios_alone_is_refused_by_key_and_line)
 
 	for (unsigned i = 0; i < COUNT(keys); i++) {
 		snprintf(file, sizeof(file), "[a]\nbs=4k\n%s\n", keys[i]);
-		snprintf(why, sizeof(why), "x.ini:3: %s%.*s", i ? "bench has no key " : "",
+		snprintf(why, sizeof(why), "x.ini:3: bench has no key %.*s",
 			 (int)strcspn(keys[i], "="), keys[i]);
 		assert_file_refused("", file, why);
 		assert_says(said, "fio");
@@ -419,66 +403,6 @@ TEST(a_file_says_what_each_would_take_differently)
 	/* Of tensors the defaults are bench's alone, and so is a configuration. */
 	files[0] = write_file("x.ini", "[a]\nrw=swap\n[b]\nrw=read\nconfig=c.json\n");
 	assert_int_equal(plan_of(&plan, "%", files), 0);
-	jobs_free(&plan);
-}
-
-/* The keys that the installed fio lists: bench has few of them. */
-TEST(few_keys_of_fios_are_accepted)
-{
-	static const char *const ignored[] = {"invalidate", "randrepeat", "thread", "unlink"};
-	const char *files[] = {write_file("x.ini", "")};
-	char key[128], text[256];
-	unsigned n = 0;
-	FILE *fio = popen("fio --cmdhelp=all 2>/dev/null", "r");
-
-	assert_non_null(fio);
-	for (; fscanf(fio, " %127[^: ]%*[^\n]", key) == 1; n++) {
-		bool known = options_find(&bench_command, key);
-		struct bench_plan plan;
-
-		for (unsigned i = 0; i < COUNT(ignored); i++)
-			known |= !strcmp(key, ignored[i]);
-		snprintf(text, sizeof(text), "[a]\nrw=swap\n%s=17\n", key);
-		write_text(files[0], text);
-		if (!known && plan_of(&plan, "%", files) != -EINVAL)
-			fail_msg("fio's %s is accepted", key);
-	}
-	if (pclose(fio) || !n)
-		SKIP("no fio here");
-	assert_true(n > 150);
-}
-
-/* Both as a key and on the command line, whatever its value. */
-TEST(an_option_that_is_gone_names_what_replaces_it)
-{
-	char text[128], why[256];
-
-	for (const struct option_gone *gone = bench_command.gone; gone->name; gone++) {
-		assert_null(options_find(&bench_command, gone->name));
-		snprintf(text, sizeof(text), "[a]\nbs=4k\n%s=1\n", gone->name);
-		snprintf(why, sizeof(why), "x.ini:3: %s is no longer a key: %s", gone->name,
-			 gone->instead);
-		assert_file_refused("", text, why);
-		snprintf(text, sizeof(text), "--%s=1", gone->name);
-		snprintf(why, sizeof(why), "--%s is no longer an option of bench: %s", gone->name,
-			 gone->instead);
-		assert_typed_refused(text, why);
-	}
-	assert_file_refused("", "[global]\nwrite_bw_log\n[a]\n",
-			    "x.ini:2: write_bw_log is no longer a key: status-interval");
-	assert_file_refused("", "[a]\nrw=restore\n",
-			    "x.ini:2: rw=restore: make bench BENCH=\"--only checkpoint\"");
-}
-
-/* ---- Ranks ---- */
-
-TEST(concurrent_jobs_have_their_own_stores)
-{
-	struct bench_plan plan;
-
-	plan_file(&plan, "", "[a]\nnumjobs=2\n[b]\n[c]\nstonewall\n[d]\n");
-	for (unsigned i = 0; i < plan.n; i++)
-		assert_int_equal(plan.jobs[i].rank, i < 3 ? i : i - 3);
 	jobs_free(&plan);
 }
 

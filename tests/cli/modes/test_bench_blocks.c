@@ -18,7 +18,7 @@
 
 static struct {
 	const char *directory;
-	void (*on_begin)(void), (*on_paced)(void), (*on_measures)(void), (*on_measured)(void);
+	void (*on_begin)(void), (*on_measures)(void), (*on_measured)(void);
 	uint64_t paced[2], longest_paced, pace_ends; /* bytes; pace_ends 0: never */
 } watch;
 
@@ -51,8 +51,6 @@ void job_measured(struct job_watch *job, struct bench_result *result)
 bool job_pace(struct job_watch *job, enum nvs_direction direction, uint64_t nbytes)
 {
 	(void)job;
-	if (watch.on_paced)
-		watch.on_paced();
 	if (watch.pace_ends && watch.paced[direction] + nbytes > watch.pace_ends)
 		return false;
 	watch.paced[direction] += nbytes;
@@ -107,21 +105,14 @@ static struct job *new_job(unsigned rw, uint64_t size)
 	return &job;
 }
 
-static int run_blocks(struct job *job)
+static int run_job(struct job *job)
 {
 	const struct bench_job of = {
 		.options = job->options, .config = &job->config, .block = NVS_OFFLOAD_PARAM};
 
-	return bench_blocks(&of, NULL, &job->result);
-}
-
-static int run_job(struct job *job)
-{
-	struct nvs_error error = {.size = sizeof(error)};
-
-	SUCCEEDS(nvs_config_set_paths(&job->config, NVS_OFFLOAD_PARAM, &watch.directory, 1, &error),
-		 &error);
-	job->result.error.code = run_blocks(job);
+	job->result.error.code = nvs_config_set_paths(&job->config, NVS_OFFLOAD_PARAM,
+						      &watch.directory, 1, NULL)
+					 ?: bench_blocks(&of, NULL, &job->result);
 	config_free(&job->config);
 	return job->result.error.code;
 }
@@ -200,14 +191,16 @@ static void count_zero_sectors(void)
 	close(fd);
 }
 
-TEST(a_pass_writes_every_block)
+TEST(every_block_is_written_or_filled)
 {
 	static const uint64_t sizes[] = {16 * KIB, 3 * 16 * KIB, MIB, 5 * MIB};
 
-	for (unsigned i = 0; i < 2 * COUNT(sizes); i++) {
-		struct job *job = new_job(i % 2 ? RW_RANDWRITE : RW_WRITE, sizes[i / 2]);
+	for (unsigned i = 0; i < COUNT(modes) * COUNT(sizes); i++) {
+		unsigned rw = modes[i % COUNT(modes)];
+		struct job *job = new_job(rw, sizes[i / COUNT(modes)]);
 
-		watch.on_measured = count_zero_sectors;
+		*(block_mode_writes(rw) ? &watch.on_measured
+					: &watch.on_begin) = count_zero_sectors;
 		zero_sectors = 1;
 		SUCCEEDS(run_job(job), &job->result.error);
 		assert_int_equal(zero_sectors, 0);
@@ -247,20 +240,6 @@ TEST(random_blocks_are_in_no_sequence)
 	}
 }
 
-TEST(all_read_blocks_were_filled)
-{
-	for (unsigned i = 0; i < COUNT(modes); i++) {
-		struct job *job = new_job(modes[i], 5 * MIB);
-
-		if (block_mode_writes(modes[i]))
-			continue;
-		watch.on_begin = count_zero_sectors;
-		zero_sectors = 1;
-		SUCCEEDS(run_job(job), &job->result.error);
-		assert_int_equal(zero_sectors, 0);
-	}
-}
-
 /* ---- The end of a job ---- */
 
 TEST(the_rate_bounds_submissions)
@@ -290,8 +269,8 @@ static int runs_until_signal(void *arg)
 {
 	struct job *job = arg;
 
-	stop_catch_signals();
-	EXPECT(run_blocks(job) == 0);
+	stop_catch_signals(NULL);
+	EXPECT(run_job(job) == 0);
 	EXPECT(stop_signal() == SIGTERM);
 	EXPECT(job->result.measured);
 	return CHILD_OK;
@@ -300,13 +279,10 @@ static int runs_until_signal(void *arg)
 TEST(a_signal_ends_the_job)
 {
 	struct job *job = new_job(RW_WRITE, MIB);
-	struct nvs_error error = {.size = sizeof(error)};
 
 	job->options.runtime_ms = 3600000;
 	job->options.time_based = true;
 	watch.on_measures = ask_to_end;
-	SUCCEEDS(nvs_config_set_paths(&job->config, NVS_OFFLOAD_PARAM, &watch.directory, 1, &error),
-		 &error);
 	assert_int_equal(in_child(runs_until_signal, job), CHILD_OK);
 	config_free(&job->config);
 	assert_int_equal(entries_of(watch.directory), 0);

@@ -4,29 +4,9 @@
  * name, on the command line and in job files.
  */
 
-#include "cli/commands.h"
 #include "cli/jobs/jobs.h"
+#include "cli/options/said.h"
 #include "cli/tune/tune.h"
-#include "support/support.h"
-
-/* ---- Messages ---- */
-
-static char said[4096];
-
-/* Runs fn with standard error in `said`; returns fn's result. */
-static int heard(int (*fn)(void *arg), void *arg)
-{
-	FILE *terminal = stderr;
-	int rc;
-
-	memset(said, 0, sizeof(said));
-	stderr = fmemopen(said, sizeof(said), "w");
-	assert_non_null(stderr);
-	rc = fn(arg);
-	fclose(stderr);
-	stderr = terminal;
-	return rc;
-}
 
 /* ---- A table with an option of each type ---- */
 
@@ -77,29 +57,22 @@ static struct options_given given;
 
 #define ARGUMENTS_MAX 24
 
-struct line {
-	const struct command_spec *command;
-	const char *words[ARGUMENTS_MAX]; /* terminated by NULL */
-};
-
-static int parse_line(void *arg)
+/* Parses words that NULL ends; operands are in `words` afterwards. */
+static int parse_words(const char *const *typed)
 {
-	/* Operands are in it afterwards. */
-	static char words[ARGUMENTS_MAX + 2][512], *argv[ARGUMENTS_MAX + 2];
-	const struct line *line = arg;
+	static char words[ARGUMENTS_MAX + 2][512], *argv[ARGUMENTS_MAX + 2] = {words[0]};
 	int argc = 1;
 
-	argv[0] = words[0];
-	for (; line->words[argc - 1]; argc++) {
+	for (; typed[argc - 1]; argc++) {
 		argv[argc] = words[argc];
-		snprintf(words[argc], sizeof(words[argc]), "%s", line->words[argc - 1]);
+		snprintf(words[argc], sizeof(words[argc]), "%s", typed[argc - 1]);
 	}
 	argv[argc] = NULL;
 	values = defaults;
-	return options_parse(line->command, argc, argv, &values, &given);
+	return HEARD(options_parse(&command, argc, argv, &values, &given));
 }
 
-#define TYPED(...) heard(parse_line, &(struct line){&command, {__VA_ARGS__, NULL}})
+#define TYPED(...) parse_words((const char *const[]){__VA_ARGS__, NULL})
 
 static void accepted(const char *argument)
 {
@@ -110,7 +83,6 @@ static void accepted(const char *argument)
 
 static void refused(const char *argument, const char *why)
 {
-	said[0] = '\0';
 	if (TYPED(argument) != -EINVAL)
 		fail_msg("%s is accepted", argument);
 	assert_says(said, why);
@@ -119,31 +91,13 @@ static void refused(const char *argument, const char *why)
 	assert_ptr_equal(strchr(said, '\n') + 1, said + strlen(said));
 }
 
-/* A copy that is valid until many more are made: lists are cut in it. */
-static char *writable(const char *text)
-{
-	static char copies[16][64];
-	static unsigned n;
-
-	return text ? strcpy(copies[n++ % 16], text) : NULL;
-}
-
-struct key {
-	const char *name, *value;
-};
-
-static int set_key(void *arg)
-{
-	const struct key *key = arg;
-
-	return options_set(&command, key->name, writable(key->value), "a.ini:12", &values, &given);
-}
-
 static int set(const char *name, const char *value)
 {
-	struct key key = {name, value};
+	static char copies[16][64]; /* lists are cut in it */
+	static unsigned n;
+	char *copy = value ? strcpy(copies[n++ % 16], value) : NULL;
 
-	return heard(set_key, &key);
+	return HEARD(options_set(&command, name, copy, "a.ini:12", &values, &given));
 }
 
 static void begin_file(void)
@@ -179,11 +133,9 @@ TEST(counts_have_the_syntax_of_json)
 	assert_int_equal(values.count, 25);
 	refused("--count=1", "--count 1: allowed is a whole number from 2 to 1000");
 	refused("--count=1001", "from 2 to 1000");
-	refused("--count=2.5", "from 2 to 1000");
 	refused("--count=2.00000000000000000000001", "from 2 to 1000");
 	refused("--count=1.e2", "from 2 to 1000");
 	refused("--count=4k", "from 2 to 1000");
-	refused("--count=-1", "from 2 to 1000");
 	refused("--count=18446744073709551618", "from 2 to 1000");
 }
 
@@ -198,20 +150,14 @@ TEST(units_of_sizes_are_of_1024)
 		accepted(text);
 		assert_int_equal(values.size, 4096);
 	}
-	accepted("--size=3m");
-	assert_int_equal(values.size, 3u << 20);
-	accepted("--size=1gb");
-	assert_int_equal(values.size, 1u << 30);
 	accepted("--size=2TiB");
 	assert_int_equal(values.size, 2ull << 40);
 	accepted("--size=1p");
 	assert_int_equal(values.size, 1ull << 50);
-	refused("--size=513", "a size from 512 to ");
-	refused("--size=513", "that is a multiple of 512, written like");
+	refused("--size=513", "a size from 512 bytes to 16 EiB");
+	refused("--size=513", "that is a multiple of 512 bytes, written like");
 	refused("--size=0", "a size from 512");
-	refused("--size=k", "a size from 512");
 	refused("--size=4kk", "a size from 512");
-	refused("--size=50%", "a size from 512");
 	refused("--size=1.5k", "a size from 512");
 	refused("--size=-4k", "a size from 512");
 	refused("--size=16384p", "a size from 512");
@@ -234,7 +180,6 @@ TEST(durations_are_kept_in_milliseconds)
 	refused("--duration=500us", "a time in whole milliseconds from 1 ms to 86400 s");
 	refused("--duration=0", "whole milliseconds");
 	refused("--duration=2d", "86400 s");
-	refused("--duration=1.5s", "whole milliseconds");
 	refused("--duration=3w", "whole milliseconds");
 	refused("--duration=18446744073709551615h", "whole milliseconds");
 }
@@ -248,7 +193,6 @@ TEST(shares_and_per_cent_have_their_bounds)
 	refused("--share=1.01", "above 0 and up to 1");
 	refused("--share=.", "above 0 and up to 1");
 	refused("--share=nan", "above 0 and up to 1");
-	refused("--share=-0.5", "above 0 and up to 1");
 	refused("--share=0x1p-1", "above 0 and up to 1");
 	accepted("--percent=0");
 	accepted("--percent=2.5");
@@ -264,8 +208,6 @@ TEST(an_unknown_choice_suggests_the_nearest)
 	assert_int_equal(values.choice, 1);
 	refused("--choice=gren", "allowed are red, green and blue; did you mean green?");
 	refused("--choice=Blue", "did you mean blue?");
-	refused("--choice=rde", "did you mean red?");
-	refused("--choice=glue", "did you mean blue?");
 	accepted("--choices=blue,red");
 	assert_int_equal(values.choices, 1u << 2 | 1u << 0);
 	refused("--choices=red,", "allowed are red");
@@ -284,7 +226,7 @@ static void assert_items(unsigned n, const char *const *items)
 
 TEST(lists_go_on_and_split_at_colons)
 {
-	struct line line = {.command = &command};
+	const char *words[NVS_PATHS_MAX + 2] = {NULL};
 
 	assert_int_equal(TYPED("--list=/a", "--list", "/b:/c", "--list=d:e"), 0);
 	assert_items(5, (const char *const[]){"/a", "/b", "/c", "d", "e"});
@@ -293,10 +235,10 @@ TEST(lists_go_on_and_split_at_colons)
 	refused("--list=:", "empty");
 	refused("--list=", "not empty");
 	for (unsigned i = 0; i < NVS_PATHS_MAX; i++)
-		line.words[i] = "--list=a";
-	assert_int_equal(heard(parse_line, &line), 0);
-	line.words[NVS_PATHS_MAX] = line.words[0];
-	assert_int_equal(heard(parse_line, &line), -EINVAL);
+		words[i] = "--list=a";
+	assert_int_equal(parse_words(words), 0);
+	words[NVS_PATHS_MAX] = words[0];
+	assert_int_equal(parse_words(words), -EINVAL);
 	assert_says(said, "--list a: given more than 16 times");
 }
 
@@ -316,17 +258,10 @@ TEST(names_have_aliases_and_both_dashes)
 	refused("--help=x", "--help takes no value");
 	refused("--frobnicate", "see nvswap paint --help");
 	refused("--string", "--string needs a value");
-}
-
-TEST(an_argument_with_one_dash_is_named_itself)
-{
+	/* An argument with one dash is named itself. */
 	refused("-count=3", "-count is not an option of paint; did you mean --count?");
-	refused("-share", "-share is not an option of paint; did you mean --share?");
 	refused("---share=1", "---share is not an option of paint; did you mean --share?");
-	refused("-x", "-x is not an option of paint; see nvswap paint --help");
 	refused("-xyz=1", "-xyz is not an option of paint; see nvswap paint --help");
-	assert_int_equal(TYPED("--count=3", "-size=4k"), -EINVAL);
-	assert_says(said, "nvswap: -size is not an option");
 }
 
 TEST(operands_stand_anywhere)
@@ -336,8 +271,6 @@ TEST(operands_stand_anywhere)
 	assert_string_equal(given.operands[0], "a.ini");
 	assert_string_equal(given.operands[1], "-");
 	assert_string_equal(given.operands[2], "--b");
-	assert_int_equal(TYPED("--flag"), 0);
-	assert_int_equal(given.noperands, 0);
 }
 
 TEST(conflicting_options_are_refused)

@@ -25,9 +25,8 @@ static inline struct nvs_engine *open_engine(const char *paths, unsigned rank, b
 
 	snprintf(text, sizeof(text),
 		 "{\"offload_param\": {\"device\": \"nvme\", \"buffer_size\": 65536, "
-		 "\"nvme_path\": [%s]},"
-		 " \"aio\": {\"block_size\": 4096, \"queue_depth\": 4},"
-		 " \"nvswap\": {\"keep\": %s, \"rank\": %u, \"stripe_size\": 8192}}",
+		 "\"nvme_path\": [%s]}, \"aio\": {\"block_size\": 4096, \"queue_depth\": 4}, "
+		 "\"nvswap\": {\"keep\": %s, \"rank\": %u, \"stripe_size\": 8192}}",
 		 paths, keep ? "true" : "false", rank);
 	DO(nvs_config_open(&config, &error));
 	DO(nvs_config_parse(config, text, strlen(text), "test", &error));

@@ -154,8 +154,6 @@ tune no_result_takes_the_place_of_a_configuration 2 "${small[@]}" \
 	fi
 tune an_unwritable_output_is_reported_at_once 1 --time 1h \
 	--output "$T/none/result.json" "$dir" && has err "can't write the output to"
-tune the_option_for_a_page_names_what_replaces_it 2 --report=page.html "$dir" &&
-	has err "--report is no longer an option of tune: python3 -m nvswap.report RESULT.json -o PAGE.html"
 name=a_result_that_can_not_be_written_is_a_failure
 if ! left_out "$name"; then
 	"$NVSWAP" tune "${small[@]}" "$dir" >/dev/full 2>"$T/err"

@@ -25,7 +25,7 @@ static int edit(const char *old, bool name_ioengine, struct tune_text *text)
 	return tune_edit(text, "it", &point, name_ioengine, &named, &error);
 }
 
-static void check_edit(const char *old, bool name_ioengine, const char *expected)
+static void check_engine(const char *old, bool name_ioengine, const char *expected)
 {
 	struct tune_text text;
 
@@ -36,27 +36,29 @@ static void check_edit(const char *old, bool name_ioengine, const char *expected
 	free(text.bytes);
 }
 
+static void check_edit(const char *old, const char *expected)
+{
+	check_engine(old, false, expected);
+}
+
 TEST(values_are_replaced_and_every_other_byte_stays)
 {
-	check_edit("{\"aio\": {" FIVE "}}", false, "{\"aio\": {" FIVE "}}");
+	check_edit("{\"aio\": {" FIVE "}}", "{\"aio\": {" FIVE "}}");
 	check_edit(
 		"{ \"x\":[1 ,2],\t\"aio\" :{ \"overlap_events\":true , \"single_submit\":false,\n"
 		" \"thread_count\": 1 ,\"queue_depth\":8,\"block_size\"  :  1.024e6 } , "
 		"\"y\":1E2}\n",
-		false,
 		"{ \"x\":[1 ,2],\t\"aio\" :{ \"overlap_events\":false , \"single_submit\":true,\n"
 		" \"thread_count\": 2 ,\"queue_depth\":16,\"block_size\"  :  524288 } , "
 		"\"y\":1E2}\n");
 	/* A value that is correct already keeps its notation, and so does a key. */
 	check_edit("{\"\\u0061io\": {\"block_siz\\u0065\": 524288.0, \"queue_depth\": 1.6e1, "
 		   "\"thread_count\": 2, \"single_submit\": true, \"overlap_events\": true}}",
-		   false,
 		   "{\"\\u0061io\": {\"block_siz\\u0065\": 524288.0, \"queue_depth\": 1.6e1, "
 		   "\"thread_count\": 2, \"single_submit\": true, \"overlap_events\": false}}");
 	/* Objects of that name elsewhere are not the block. */
 	check_edit("{\"a\": [{\"aio\": {\"block_size\": 1}}], \"b\": {\"aio\": {\"x\": {}}}, "
 		   "\"aio\": {" FIVE "}}",
-		   false,
 		   "{\"a\": [{\"aio\": {\"block_size\": 1}}], \"b\": {\"aio\": {\"x\": {}}}, "
 		   "\"aio\": {" FIVE "}}");
 }
@@ -65,13 +67,11 @@ TEST(an_existing_name_of_workers_is_kept)
 {
 	check_edit("{\"aio\": {\"intra_op_parallelism\": 1, \"block_size\": 4096, "
 		   "\"queue_depth\": 16, \"single_submit\": true, \"overlap_events\": false}}",
-		   false,
 		   "{\"aio\": {\"intra_op_parallelism\": 2, \"block_size\": 524288, "
 		   "\"queue_depth\": 16, \"single_submit\": true, \"overlap_events\": false}}");
 	check_edit(
 		"{\"aio\": {\"intra_op_parallelism\": 1, \"thread_count\": 1, \"block_size\": "
 		"4096, \"queue_depth\": 16, \"single_submit\": true, \"overlap_events\": false}}",
-		false,
 		"{\"aio\": {\"intra_op_parallelism\": 2, \"thread_count\": 2, \"block_size\": "
 		"524288, \"queue_depth\": 16, \"single_submit\": true, \"overlap_events\": "
 		"false}}");
@@ -80,36 +80,35 @@ TEST(an_existing_name_of_workers_is_kept)
 TEST(missing_keys_are_added_in_the_indentation_of_the_block)
 {
 	check_edit("{\n\t\"aio\": {\n\t\t\"queue_depth\": 8,\n\n\t\t\"block_size\": 524288\n\t}\n}",
-		   false,
 		   "{\n\t\"aio\": {\n\t\t\"queue_depth\": 16,\n\n\t\t\"block_size\": 524288,"
 		   "\n\t\t\"thread_count\": 2,\n\t\t\"single_submit\": true,"
 		   "\n\t\t\"overlap_events\": false\n\t}\n}");
-	check_edit("{\r\n  \"aio\": {\r\n    \"queue_depth\": 8\r\n  }\r\n}\r\n", false,
+	check_edit("{\r\n  \"aio\": {\r\n    \"queue_depth\": 8\r\n  }\r\n}\r\n",
 		   "{\r\n  \"aio\": {\r\n    \"queue_depth\": 16,\r\n    \"block_size\": 524288,"
 		   "\r\n    \"thread_count\": 2,\r\n    \"single_submit\": true,"
 		   "\r\n    \"overlap_events\": false\r\n  }\r\n}\r\n");
-	check_edit("{\"aio\":{\"queue_depth\":16}}", false,
+	check_edit("{\"aio\":{\"queue_depth\":16}}",
 		   "{\"aio\":{\"queue_depth\":16, \"block_size\": 524288, \"thread_count\": 2, "
 		   "\"single_submit\": true, \"overlap_events\": false}}");
-	check_edit("{ \"aio\": { \"block_size\": 1024 } }", false, "{ \"aio\": { " FIVE " } }");
+	check_edit("{ \"aio\": { \"block_size\": 1024 } }", "{ \"aio\": { " FIVE " } }");
 }
 
 TEST(a_missing_block_is_added_on_one_line)
 {
-	check_edit("{\n  \"a\": 1\n}\n", false, "{\n  \"a\": 1,\n  \"aio\": {" FIVE "}\n}\n");
-	check_edit("{\n\t\"a\": {\n\t\t\"b\": 2\n\t}\n}", false,
+	check_edit("{\n  \"a\": 1\n}\n", "{\n  \"a\": 1,\n  \"aio\": {" FIVE "}\n}\n");
+	check_edit("{\n\t\"a\": {\n\t\t\"b\": 2\n\t}\n}",
 		   "{\n\t\"a\": {\n\t\t\"b\": 2\n\t},\n\t\"aio\": {" FIVE "}\n}");
-	check_edit("{\r\n    \"a\": []\r\n}", false,
+	check_edit("{\r\n    \"a\": []\r\n}",
 		   "{\r\n    \"a\": [],\r\n    \"aio\": {" FIVE "}\r\n}");
-	check_edit("{\n\"a\": 1\n}", false, "{\n\"a\": 1,\n\"aio\": {" FIVE "}\n}");
-	check_edit("{\"a\": 1}", false, "{\"a\": 1, \"aio\": {" FIVE "}}");
-	check_edit("{\"a\":1,\"b\":2}", false, "{\"a\":1,\"b\":2, \"aio\": {" FIVE "}}");
-	check_edit("{}", false, "{\"aio\": {" FIVE "}}");
-	check_edit("{\n}\n", false, "{\"aio\": {" FIVE "}\n}\n");
-	check_edit("{\r\n}\r\n", false, "{\"aio\": {" FIVE "}\r\n}\r\n");
-	check_edit("{\"a\": 1, \"aio\": {}, \"b\": 2}", false,
+	check_edit("{\n\"a\": 1\n}", "{\n\"a\": 1,\n\"aio\": {" FIVE "}\n}");
+	check_edit("{\"a\": 1}", "{\"a\": 1, \"aio\": {" FIVE "}}");
+	check_edit("{\"a\":1,\"b\":2}", "{\"a\":1,\"b\":2, \"aio\": {" FIVE "}}");
+	check_edit("{}", "{\"aio\": {" FIVE "}}");
+	check_edit("{\n}\n", "{\"aio\": {" FIVE "}\n}\n");
+	check_edit("{\r\n}\r\n", "{\"aio\": {" FIVE "}\r\n}\r\n");
+	check_edit("{\"a\": 1, \"aio\": {}, \"b\": 2}",
 		   "{\"a\": 1, \"aio\": {" FIVE "}, \"b\": 2}");
-	check_edit("{\n  \"aio\": null,\n  \"b\": 2\n}", false,
+	check_edit("{\n  \"aio\": null,\n  \"b\": 2\n}",
 		   "{\n  \"aio\": {" FIVE "},\n  \"b\": 2\n}");
 }
 
@@ -118,34 +117,33 @@ TEST(comments_and_last_commas_stay)
 	check_edit("{ // mine\n  \"aio\": { # of the drive\n    \"queue_depth\": /* was 4 */ 8, // "
 		   "now\n"
 		   "  },\n  \"x\": Infinity, # as accelerate has it\n}\n",
-		   false,
 		   "{ // mine\n  \"aio\": { # of the drive\n    \"queue_depth\": /* was 4 */ 16,"
 		   "\n    \"block_size\": 524288,\n    \"thread_count\": 2,"
 		   "\n    \"single_submit\": true,\n    \"overlap_events\": false, // now\n"
 		   "  },\n  \"x\": Infinity, # as accelerate has it\n}\n");
-	check_edit("{\n  \"a\": 1, // one\n}\n", false,
+	check_edit("{\n  \"a\": 1, // one\n}\n",
 		   "{\n  \"a\": 1,\n  \"aio\": {" FIVE "}, // one\n}\n");
-	check_edit("{\"aio\": { /* \"queue_depth\": 4 */ }}", false,
+	check_edit("{\"aio\": { /* \"queue_depth\": 4 */ }}",
 		   "{\"aio\": {" FIVE " /* \"queue_depth\": 4 */ }}");
 }
 
 TEST(the_engine_is_set_if_auto_would_choose_another)
 {
-	check_edit("{\"aio\": {" FIVE "}}", true,
-		   "{\"aio\": {" FIVE "}, \"nvswap\": {\"ioengine\": \"io_uring\"}}");
-	check_edit("{}", true, "{\"aio\": {" FIVE "}, \"nvswap\": {\"ioengine\": \"io_uring\"}}");
-	check_edit("{\"nvswap\": {\"verify\": true}, \"aio\": {" FIVE "}}", true,
-		   "{\"nvswap\": {\"verify\": true, \"ioengine\": \"io_uring\"}, \"aio\": {" FIVE
-		   "}}");
-	check_edit("{\"nvswap\": {\"ioengine\": \"auto\"}, \"aio\": {" FIVE "}}", true,
-		   "{\"nvswap\": {\"ioengine\": \"io_uring\"}, \"aio\": {" FIVE "}}");
-	check_edit("{\"nvswap\": {\"ioengine\": \"auto\"}, \"aio\": {" FIVE "}}", false,
-		   "{\"nvswap\": {\"ioengine\": \"auto\"}, \"aio\": {" FIVE "}}");
+	check_engine("{\"aio\": {" FIVE "}}", true,
+		     "{\"aio\": {" FIVE "}, \"nvswap\": {\"ioengine\": \"io_uring\"}}");
+	check_engine("{}", true, "{\"aio\": {" FIVE "}, \"nvswap\": {\"ioengine\": \"io_uring\"}}");
+	check_engine("{\"nvswap\": {\"verify\": true}, \"aio\": {" FIVE "}}", true,
+		     "{\"nvswap\": {\"verify\": true, \"ioengine\": \"io_uring\"}, \"aio\": {" FIVE
+		     "}}");
+	check_engine("{\"nvswap\": {\"ioengine\": \"auto\"}, \"aio\": {" FIVE "}}", true,
+		     "{\"nvswap\": {\"ioengine\": \"io_uring\"}, \"aio\": {" FIVE "}}");
+	check_engine("{\"nvswap\": {\"ioengine\": \"auto\"}, \"aio\": {" FIVE "}}", false,
+		     "{\"nvswap\": {\"ioengine\": \"auto\"}, \"aio\": {" FIVE "}}");
 	/* Settings found for one engine do not apply to another. */
-	check_edit("{\"nvswap\": {\"ioengine\": \"posix\"}, \"aio\": {" FIVE "}}", false,
-		   "{\"nvswap\": {\"ioengine\": \"io_uring\"}, \"aio\": {" FIVE "}}");
-	check_edit("{\"nvswap\": {}, \"aio\": {" FIVE "}}", true,
-		   "{\"nvswap\": {\"ioengine\": \"io_uring\"}, \"aio\": {" FIVE "}}");
+	check_engine("{\"nvswap\": {\"ioengine\": \"posix\"}, \"aio\": {" FIVE "}}", false,
+		     "{\"nvswap\": {\"ioengine\": \"io_uring\"}, \"aio\": {" FIVE "}}");
+	check_engine("{\"nvswap\": {}, \"aio\": {" FIVE "}}", true,
+		     "{\"nvswap\": {\"ioengine\": \"io_uring\"}, \"aio\": {" FIVE "}}");
 }
 
 static void check_refused(const char *old, const char *says)
@@ -160,14 +158,10 @@ static void check_refused(const char *old, const char *says)
 TEST(invalid_configurations_are_refused)
 {
 	check_refused("", "it:1:1");
-	check_refused("[]", "must be an object");
-	check_refused("{\"aio\": 3}", "aio is 3");
 	check_refused("{\"aio\": [1]}", "aio is a list");
 	check_refused("{\"nvswap\": true}", "nvswap is true");
 	check_refused("{\"aio\": {}, \"aio\": {}}", "is already set on line 1");
-	check_refused("{\"aio\": {\"block_size\": 4096, \"block_size\": 4096}}", "already");
 	check_refused("{\"aio\": {\"block_siz\": 4096}}", "block_size");
-	check_refused("{\"aio\": {\"block_size\": 4096,,}}", "a key in double quotes");
 	check_refused("{\"aio\": {\"thread_count\": 1, \"intra_op_parallelism\": 2}}", "its alias");
 }
 
@@ -189,29 +183,21 @@ static void put(struct texts *texts, const char *old, const char *due)
 	texts->due_n = (size_t)(stpcpy(texts->due + texts->due_n, due) - texts->due);
 }
 
-static const char *one_of(struct texts *texts, const char *const *of)
+static void put_same(struct texts *texts, const char *const *choices, unsigned n)
 {
-	unsigned n = 0;
+	const char *choice = choices[random_below(&texts->random, n)];
 
-	while (of[n])
-		n++;
-	return of[random_below(&texts->random, n)];
+	put(texts, choice, choice);
 }
 
-static void put_space(struct texts *texts)
-{
-	static const char *const spaces[] = {"",   "",	     "",	 " ", "\n",
-					     "\t", "\r\n  ", "\n\n    ", NULL};
-	const char *space = one_of(texts, spaces);
-
-	put(texts, space, space);
-}
-
+/* With white space on either side. */
 static void put_mark(struct texts *texts, const char *mark)
 {
-	put_space(texts);
+	static const char *const spaces[] = {"", "", "", " ", "\n", "\t", "\r\n  ", "\n\n    "};
+
+	put_same(texts, spaces, COUNT(spaces));
 	put(texts, mark, mark);
-	put_space(texts);
+	put_same(texts, spaces, COUNT(spaces));
 }
 
 static void put_any_value(struct texts *texts, unsigned depth)
@@ -220,16 +206,13 @@ static void put_any_value(struct texts *texts, unsigned depth)
 					     "null",	   "true",
 					     "{}",	   "\"\"",
 					     "\"\\\"},\"", "\"\xc3\xa9 aio\"",
-					     "[]",	   "[1 , {\"aio\":{}}]",
-					     NULL};
-	const char *value = one_of(texts, values);
+					     "[]",	   "[1 , {\"aio\":{}}]"};
 
 	if (!depth || random_below(&texts->random, 3)) {
-		put(texts, value, value);
+		put_same(texts, values, COUNT(values));
 		return;
 	}
-	put_mark(texts, "{");
-	put(texts, "\"aio\"", "\"aio\"");
+	put_mark(texts, "{\"aio\"");
 	put_mark(texts, ":");
 	put_any_value(texts, depth - 1);
 	put_mark(texts, "}");
@@ -316,6 +299,8 @@ TEST(random_texts_keep_their_bytes_in_order)
 
 static const char old_text[] = "{\n  \"a\": 1,\n  \"aio\": {\"block_size\": 4096}\n}\n";
 
+static const char new_text[] = "{\n  \"a\": 1,\n  \"aio\": {" FIVE "}\n}\n";
+
 static void assert_holds(const char *path, const char *due)
 {
 	char *text = file_text(path);
@@ -328,7 +313,7 @@ TEST(the_file_keeps_its_mode_and_owner_and_a_link_stays_one)
 {
 	const char *directory = temp_directory(), *path = path_in(directory, "ds_config.json");
 	const char *link = path_in(directory, "link.json");
-	struct stat st;
+	struct stat st, again;
 
 	write_text(path, old_text);
 	assert_int_equal(chmod(path, 0640), 0);
@@ -339,7 +324,7 @@ TEST(the_file_keeps_its_mode_and_owner_and_a_link_stays_one)
 	assert_holds(path, old_text);
 	assert_int_equal(entries_of(directory), 2);
 	SUCCEEDS(tune_apply(link, &point, false, &named, &error), &error);
-	assert_holds(path, "{\n  \"a\": 1,\n  \"aio\": {" FIVE "}\n}\n");
+	assert_holds(path, new_text);
 	assert_int_equal(lstat(link, &st), 0);
 	assert_true(S_ISLNK(st.st_mode));
 	assert_int_equal(lstat(path, &st), 0);
@@ -347,18 +332,10 @@ TEST(the_file_keeps_its_mode_and_owner_and_a_link_stays_one)
 	if (!geteuid())
 		assert_true(st.st_uid == 12345 && st.st_gid == 54321);
 	assert_int_equal(entries_of(directory), 2);
-}
-
-TEST(a_file_with_the_choice_is_not_written)
-{
-	const char *path = path_in(temp_directory(), "ds_config.json");
-	struct stat before, after;
-
-	write_text(path, "{\"aio\": {" FIVE "}}");
-	assert_int_equal(stat(path, &before), 0);
+	/* A file that has the choice is not written. */
 	SUCCEEDS(tune_apply(path, &point, false, &named, &error), &error);
-	assert_int_equal(stat(path, &after), 0);
-	assert_int_equal(before.st_ino, after.st_ino);
+	assert_int_equal(stat(path, &again), 0);
+	assert_int_equal(again.st_ino, st.st_ino);
 }
 
 TEST(an_unwritable_output_is_reported_before_the_run)
@@ -424,8 +401,7 @@ TEST(a_failing_call_leaves_the_old_file_or_the_new)
 		inject_stop(&failed);
 		text = file_text(path);
 		is_old = !strcmp(text, old_text);
-		if (!is_old)
-			assert_string_equal(text, "{\n  \"a\": 1,\n  \"aio\": {" FIVE "}\n}\n");
+		assert_true(is_old || !strcmp(text, new_text));
 		free(text);
 		assert_true(rc || !is_old);
 		assert_true(!rc || error.text[0]);

@@ -15,9 +15,9 @@
 #define MIB	((uint64_t)1 << 20)
 #define LONG_NS UINT64_C(3600000000000)
 
-static bool stop;
+static int stop;
 
-static bool asked_to_stop(void)
+static int asked_to_stop(void)
 {
 	return stop;
 }
@@ -26,13 +26,6 @@ static uint64_t real_ns(void *arg)
 {
 	(void)arg;
 	return clock_ns();
-}
-
-static int open_real(void *arg, const struct nvs_config *config, struct nvs_aio **aio,
-		     struct nvs_error *failure)
-{
-	(void)arg;
-	return nvs_aio_open(aio, config, failure);
 }
 
 static struct tune_drive drive;
@@ -45,8 +38,7 @@ static void begin(uint64_t working_set)
 	stop = false;
 	drive = (struct tune_drive){.slows_down = false};
 	directory = temp_directory();
-	load = (struct tune_workload){.open = open_real,
-				      .now_ns = real_ns,
+	load = (struct tune_workload){.now_ns = real_ns,
 				      .fd = make_scratch_file(directory, working_set, &error),
 				      .working_set = working_set,
 				      .memory = aligned_alloc(4096, 64 * MIB),
@@ -88,27 +80,20 @@ TEST(every_block_is_written_and_no_two_are_alike)
 
 	begin(97 * MIB);
 	assert_int_equal(fstat(load.fd, &st), 0);
-	assert_int_equal(st.st_mode & 07777, 0600);
-	assert_int_equal(st.st_nlink, 0);
+	assert_true((st.st_mode & 07777) == 0600 && !st.st_nlink);
 	SUCCEEDS(fill(LONG_NS, LONG_NS), &error);
-	assert_int_equal(load.working_set, 97 * MIB);
-	assert_int_equal(load.written, 97 * MIB);
-	assert_true(drive.fill[0] > 0 && drive.fill[1] > 0);
+	assert_true(load.working_set == 97 * MIB && load.written == 97 * MIB && drive.fill > 0);
 	check_filled(97 * MIB);
 	end();
 }
 
-TEST(a_fill_that_takes_too_long_ends_early)
+TEST(a_fill_that_takes_too_long_ends_early_or_is_an_error)
 {
 	begin(512 * MIB);
 	SUCCEEDS(fill(0, LONG_NS), &error);
 	assert_in_range(load.working_set, TUNE_WORKING_SET_MIN, 128 * MIB);
 	check_filled(load.working_set);
 	end();
-}
-
-TEST(a_fill_without_an_end_is_an_error)
-{
 	begin(64 * MIB);
 	assert_int_equal(fill(0, 0), -ETIME);
 	assert_says(error.text, "give a longer --time");
@@ -131,22 +116,19 @@ TEST(one_process_at_a_time_tunes_in_a_directory)
 	close(second.directory);
 }
 
-static bool judge(double fill_first, double fill_last, double first, double last)
+static bool judge(double first, double last)
 {
-	drive = (struct tune_drive){.fill = {fill_first, fill_last}, .reference = {first, last}};
-	tune_judge_writes(&drive, 512 * MIB, 4096 * MIB);
+	drive = (struct tune_drive){.reference = {first, last}};
+	tune_judge_writes(&drive, 4096 * MIB);
 	return drive.slows_down;
 }
 
 TEST(writes_a_fifth_slower_are_reported_with_numbers)
 {
-	assert_false(judge(2e9, 2e9, 2e9, 2e9));
-	assert_false(judge(2e9, 1.7e9, 2e9, 1.7e9));
+	assert_false(judge(2e9, 2e9) || judge(2e9, 1.7e9) || judge(1e9, 3e9));
+	assert_false(judge(2e9, 0) || judge(0, 0)); /* not measured */
 	assert_string_equal(drive.slows_text, "");
-	assert_false(judge(0, 0, 1e9, 3e9)); /* faster, and a fill too short to decide */
-	assert_true(judge(2e9, 1e9, 2e9, 1.9e9));
-	assert_says(drive.slows_text, "from 2.00 to 1.00 GB/s (50 % less) within 0.5 GiB");
-	assert_true(judge(2e9, 1.9e9, 3e9, 0.6e9));
+	assert_true(judge(3e9, 0.6e9));
 	assert_says(drive.slows_text, "from 3.00 to 0.60 GB/s (80 % less) within 4.0 GiB");
 	assert_says(drive.slows_text, "--working-set");
 }
@@ -168,14 +150,11 @@ TEST(the_space_follows_machine_and_options)
 	struct tune_space space;
 
 	SUCCEEDS(tune_space_make(&options, &large, GIB, &space, &error), &error);
-	assert_int_equal(space.nblock_sizes, 9);
-	assert_int_equal(space.block_sizes[0], 65536);
-	assert_int_equal(space.block_sizes[8], 16 * MIB);
-	assert_int_equal(space.nqueue_depths, 9);
-	assert_int_equal(space.queue_depths[8], 256);
+	assert_true(space.nblock_sizes == 9 && space.block_sizes[0] == 65536 &&
+		    space.block_sizes[8] == 16 * MIB);
+	assert_true(space.nqueue_depths == 9 && space.queue_depths[8] == 256);
 	assert_int_equal(space.nthread_counts, 3);
-	assert_int_equal(space.nioengines, 2);
-	assert_int_equal(space.ioengines[0], NVS_IOENGINE_LIBAIO);
+	assert_true(space.nioengines == 2 && space.ioengines[0] == NVS_IOENGINE_LIBAIO);
 	assert_int_equal(space.in_flight_max, 128 * MIB);
 
 	options = (struct tune_options){.block_size_min = 32 * MIB,
@@ -183,10 +162,8 @@ TEST(the_space_follows_machine_and_options)
 					.thread_count_max = 16,
 					.ioengine = NVS_IOENGINE_POSIX};
 	SUCCEEDS(tune_space_make(&options, &large, GIB, &space, &error), &error);
-	assert_int_equal(space.nblock_sizes, 1);
-	assert_int_equal(space.nqueue_depths, 2);
-	assert_int_equal(space.nthread_counts, 5);
-	assert_int_equal(space.nioengines, 1);
+	assert_true(space.nblock_sizes == 1 && space.nqueue_depths == 2 &&
+		    space.nthread_counts == 5 && space.nioengines == 1);
 	options.ioengine = NVS_IOENGINE_IO_URING;
 	assert_int_equal(tune_space_make(&options, &large, GIB, &space, &error), -ENOTSUP);
 }

@@ -8,6 +8,7 @@
 #include <math.h>
 
 #include "aio/aio.h"
+#include "base/numbers.h"
 #include "config/config.h"
 #include "swap/swap_fixture.h"
 
@@ -40,11 +41,6 @@ static uint64_t moving_at(uint64_t bytes_per_s, uint64_t nbytes)
 	return nbytes * 1000 * MS / bytes_per_s;
 }
 
-static uint64_t longer(uint64_t a, uint64_t b)
-{
-	return a > b ? a : b;
-}
-
 #define MOVES(name, ns)                                                                            \
 	static uint64_t name(bool write, uint32_t nbytes, unsigned n)                              \
 	{                                                                                          \
@@ -75,15 +71,6 @@ const struct drive_kind drive_kinds[] = {
 	{"disk", DISK_RATE, 0, disk, TUNE_SWAP},
 };
 const size_t ndrive_kinds = COUNT(drive_kinds);
-
-const struct drive_kind *drive_kind(const char *name)
-{
-	for (size_t i = 0; i < ndrive_kinds; i++)
-		if (!strcmp(drive_kinds[i].name, name))
-			return &drive_kinds[i];
-	fail_msg("there is no drive of the kind \"%s\"", name);
-	return NULL;
-}
 
 /* ---- The workload over a simulated drive ---- */
 
@@ -180,17 +167,15 @@ static void submit(struct flights *flights, uint64_t now, unsigned worker)
 	unsigned in_service = (unsigned)(flights->submitted - flights->completed) + 1;
 
 	assert_true(in_service <= IN_FLIGHT_MAX);
-	flights->bus_free_ns = longer(flights->bus_free_ns, now) +
+	flights->bus_free_ns = max_u64(flights->bus_free_ns, now) +
 			       kind->moving_ns(write, flights->point->block_size, in_service);
 	flights->ring[at].due_ns = flights->bus_free_ns + kind->latency_ns;
 	flights->ring[at].worker = worker;
 	flights->submitted++;
 }
 
-/*
- * Completes n I/Os. Each is followed by its worker's next one: at once, or, without overlap_events,
- * when all of that worker have completed. Returns the time of the last completion.
- */
+/* Completes n I/Os. Each is followed by its worker's next one: at once, or, without overlap_events,
+ * when all of that worker have completed. Returns the time of the last completion. */
 static uint64_t complete(struct flights *flights, uint64_t n)
 {
 	const struct tune_point *point = flights->point;
@@ -279,7 +264,7 @@ static const struct drive_point *known_of(const struct drive *drive, const struc
 	for (size_t i = 0; i < drive->n; i++)
 		if (tune_point_same(&drive->points[i].point, point))
 			return &drive->points[i];
-	fail_msg("the drive has no such point");
+	MUST(!"a point of the drive");
 	return NULL;
 }
 
@@ -328,7 +313,7 @@ static double left_of_rate(struct drive *drive, uint64_t for_ns)
 	while (drive->stall_to_ns <= from)
 		next_stall(drive);
 	while (drive->stall_from_ns < to) {
-		uint64_t begin = longer(drive->stall_from_ns, from);
+		uint64_t begin = max_u64(drive->stall_from_ns, from);
 		uint64_t end = drive->stall_to_ns < to ? drive->stall_to_ns : to;
 
 		lost += (1 - drive->stalled) * (double)(end - begin);
@@ -372,18 +357,13 @@ static int measure(void *arg, const struct tune_point *point, enum tune_objectiv
 		sample->bytes_per_s *= drive->disturb(drive->disturb_arg, point);
 	drive->now_ns += for_ns + known->beside_ns;
 	drive->written += writes;
-	drive->longest_ns = longer(drive->longest_ns, for_ns + known->beside_ns);
+	drive->longest_ns = max_u64(drive->longest_ns, for_ns + known->beside_ns);
 	return 0;
 }
 
 static uint64_t now_ns(void *arg)
 {
 	return ((struct drive *)arg)->now_ns;
-}
-
-static uint64_t written(void *arg)
-{
-	return ((struct drive *)arg)->written;
 }
 
 struct tune_meter drive_meter(struct drive *drive, double noise, uint64_t seed)
@@ -396,7 +376,7 @@ struct tune_meter drive_meter(struct drive *drive, double noise, uint64_t seed)
 	drive->drift_from_ns = random_below(&drive->temper_random, DRIFT_NS);
 	drive->stall_from_ns = drive->stall_to_ns = 0;
 	return (struct tune_meter){
-		.measure = measure, .now_ns = now_ns, .written = written, .arg = drive};
+		.measure = measure, .now_ns = now_ns, .written = &drive->written, .arg = drive};
 }
 
 double drive_rate(const struct drive *drive, const struct tune_point *point)

@@ -20,7 +20,6 @@ struct drive_kind {
 
 extern const struct drive_kind drive_kinds[];
 extern const size_t ndrive_kinds;
-const struct drive_kind *drive_kind(const char *name);
 
 /* Six blocks, seven depths, three counts of workers, single_submit and overlap_events. */
 extern const struct tune_space drive_space;
@@ -38,10 +37,8 @@ void drive_load_close(struct drive_load *load);
 /* How the rates of a drive change over time; the seed decides when. */
 enum drive_temper {
 	DRIVE_STEADY,
-	/*
-	 * Sometimes 30 to 60 % of the rate are lost for less than a second, as by garbage
-	 * collection or other users.
-	 */
+	/* Sometimes 30 to 60 % of the rate are lost for less than a second, as by garbage
+	 * collection or other users. */
 	DRIVE_STALLS,
 	/* A third of the rate goes and comes slowly, as on a shared cloud disk. */
 	DRIVE_DRIFTS,
@@ -76,10 +73,8 @@ struct drive {
 /* Computes the rate of every point of the space, for the kind's objective. */
 struct drive *drive_open(const struct drive_kind *kind, const struct tune_space *space);
 void drive_close(struct drive *drive);
-/*
- * Restarts the clock, and the noise from the seed. `noise` is a round's relative standard
- * deviation.
- */
+/* Restarts the clock, and the noise from the seed. `noise` is a round's relative standard
+ * deviation. */
 struct tune_meter drive_meter(struct drive *drive, double noise, uint64_t seed);
 /* A normally distributed value with a standard deviation of 1. */
 double drive_deviation(uint64_t *random);

@@ -1,12 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Models from headers, as the library reads them, and generated ones of tensors of one size, of
- * which the last one is shortened to the requested size. Names alone decide which tensors belong to
- * a series of layers, in any order of the file.
- *
- * Contents are of eight xorshift generators side by side, which compilers vectorize, reseeded for
- * each block so that any block can be generated alone. Fast and incompressible; not cryptographic.
- */
+/* Names alone decide which tensors belong to a series of layers, in any order of the file. */
 #include "cli/modes/model/model.h"
 
 #include <assert.h>
@@ -157,10 +150,8 @@ uint64_t model_trained(const struct model *model, enum nvs_dtype dtype)
 
 #define DIGITS_MAX 18 /* a number of that many digits fits in 64 bits */
 
-/*
- * A tensor and the first number in its name, between dots or at either end: "model.layers.12.norm"
- * is number 12 of the series "model.layers.".
- */
+/* A tensor and the first number in its name, between dots or at either end: "model.layers.12.norm"
+ * is number 12 of the series "model.layers.". */
 struct numbered {
 	struct model_tensor *tensor;
 	bool has_number;
@@ -287,6 +278,7 @@ int model_scale(struct model *model, double share)
 
 #define LANES 8
 
+/* Xorshift generators side by side, which compilers vectorize; not cryptographic. */
 typedef uint64_t lanes __attribute__((vector_size(LANES * sizeof(uint64_t))));
 
 static inline void step_lanes(lanes *x)

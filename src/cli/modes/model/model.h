@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The names, types and sizes of the tensors that a benchmark swaps: those of a model's files, those
- * of a JSON file in the form of a .safetensors header, or generated ones. Their contents are
- * generated.
- */
+/* The tensors that a benchmark swaps: those of a model's files, of a JSON file in the form of a
+ * .safetensors header, or generated ones. Their contents are generated. */
 #ifndef CLI_MODES_MODEL_MODEL_H
 #define CLI_MODES_MODEL_MODEL_H
 
@@ -32,28 +29,20 @@ struct model {
 	uint64_t nbytes_whole;
 };
 
-/*
- * Reads and checks a model's headers, as nvs_checkpoint_open.
- * `path` stays the caller's. -EINVAL and errno of opening and reading, with file and tensor in
- * *error; *model then needs no model_free.
- */
+/* Reads and checks a model's headers, as nvs_checkpoint_open. `path` stays the caller's. -EINVAL
+ * and errno of opening and reading, with file and tensor in *error, and no model to free. */
 int model_load(struct model *model, const char *path, struct nvs_error *error);
-/*
- * Generates `n` tensors of dtype U8 and that size, or, if `nbytes` is not 0, as many as have that
- * many bytes together (the last one is shortened). -ENOMEM; -EINVAL above MODEL_BYTES_MAX, -E2BIG
- * above MODEL_TENSORS_MAX.
- */
+/* Generates `n` tensors of dtype U8 and that size, or, if `nbytes` is not 0, as many as have that
+ * many bytes together. -ENOMEM; -EINVAL above MODEL_BYTES_MAX, -E2BIG above MODEL_TENSORS_MAX. */
 int model_make(struct model *model, uint64_t tensor_size, uint64_t n, uint64_t nbytes,
 	       struct nvs_error *error);
 void model_free(struct model *model);
 
 /* Keeps the first tensors with at most `nbytes` together, at least one. */
 void model_limit(struct model *model, uint64_t nbytes);
-/*
- * Shrinks the model and keeps its proportions: of each series of layers, the first ones complete;
+/* Shrinks the model and keeps its proportions: of each series of layers, the first ones complete;
  * of tensors outside any series, the first rows; those of one dimension complete. At least one
- * layer and one row remain. -ENOMEM.
- */
+ * layer and one row remain. -ENOMEM. */
 int model_scale(struct model *model, double share);
 /* The longest tensor; the first of several. */
 const struct model_tensor *model_largest(const struct model *model);
@@ -67,16 +56,12 @@ static inline uint64_t model_room(const struct model_tensor *tensor)
 	return model_pages(tensor->nbytes);
 }
 
-/*
- * Elements that rw=step trains. Generated tensors count as `dtype`; integers of a file are not
- * trained.
- */
+/* Elements that rw=step trains. Generated tensors count as `dtype`, integers of a file not at
+ * all. */
 uint64_t model_trained(const struct model *model, enum nvs_dtype dtype);
 
-/*
- * A layer: neighbours whose names agree through the first number between dots ("model.layers.12.",
- * "h.3."). Every other tensor is its own layer.
- */
+/* A layer: neighbours whose names agree through the first number between dots ("model.layers.12.",
+ * "h.3."). Every other tensor is its own layer. */
 struct layer {
 	size_t first, n; /* first tensor and number of tensors */
 	uint64_t nbytes;
@@ -89,8 +74,7 @@ struct layer model_layer(const struct model *model, size_t first);
 void model_layer_name(const struct model *model, const struct layer *layer, char *name,
 		      size_t nbytes);
 
-/* ---- Contents: pseudo-random bytes determined by seed, tensor and generation, the same on
- * every machine ---- */
+/* ---- Contents: random bytes of a seed, tensor and generation, on any machine ---- */
 
 struct pattern {
 	const struct model *model;
@@ -99,10 +83,8 @@ struct pattern {
 
 /* Generates the tensor's contents into `data`. Generations differ in every 64-byte line. */
 void pattern_fill(const struct pattern *pattern, size_t tensor, uint32_t generation, void *data);
-/*
- * Compares `data` with what pattern_fill generates. -EBADMSG: they differ; *error has the tensor,
- * the first differing byte and both values.
- */
+/* Compares `data` with what pattern_fill generates. -EBADMSG: they differ; *error has the tensor,
+ * the first differing byte and both values. */
 int pattern_compare(const struct pattern *pattern, size_t tensor, uint32_t generation,
 		    const void *data, struct nvs_error *error);
 

@@ -4,12 +4,10 @@
  * depth, and then the neighbours of two points until there is no new one: of the fastest, which
  * leads uphill, and of the smallest that keeps up with it, which leads down to less in flight. The
  * other settings are tried there, one at a time. Points race: they take turns in rounds, in a
- * random order in each pass, so a drive that slows down favours none. Those that are clearly slower
- * leave early.
+ * random order in each pass, so a drive that slows down favours none. Slower ones leave early.
  *
- * The finals measure the candidates in turn and compare ratios of rounds of the same pass, so that
- * a drive with drifting speed favours none. They go on while an interval is wider than the
- * tolerance and the budget lasts.
+ * The finals measure the candidates in turn and compare ratios of rounds of the same pass, while an
+ * interval is wider than the tolerance and the budget lasts.
  */
 #include "cli/tune/search/search.h"
 
@@ -26,10 +24,8 @@
 #define ROUNDS_IN_BUDGET 600u
 #define ROUND_NS_MIN	 20000000u
 #define ROUND_NS_MAX	 250000000u
-/*
- * A round should measure this many I/Os and this many fillings of the queues; on a slow drive it is
- * extended for that, up to a factor. With a write limit, ROUNDS_IN_BUDGET must fit into it.
- */
+/* A round should measure this many I/Os and this many fillings of the queues; on a slow drive it is
+ * extended for that, up to a factor. With a write limit, ROUNDS_IN_BUDGET must fit into it. */
 #define ROUND_IOS     100.0
 #define QUEUES_FULL   2.0
 #define ROUND_STRETCH 4.0
@@ -61,8 +57,7 @@
 /* After these shares of the finals there are places for half of the finalists, and for three. */
 #define SHARE_HALF  0.33
 #define SHARE_THREE 0.67
-/* An interval that is tested after each pass misses eventually, so excluding a finalist requires
- * this many times its width. */
+/* Excluding a finalist takes this many intervals: one that is tested often misses eventually. */
 #define WIDER 2
 
 #define POINT_TEXT 160
@@ -185,10 +180,8 @@ static bool keeps_up(const struct search *search, const struct trial *trial,
 		       best->rate.mean * (1 - search->rules->tolerance);
 }
 
-/*
- * The allowed trial with the highest low end of its interval; if none is allowed, the one with the
- * lowest latency; NULL if nothing was measured.
- */
+/* The allowed trial with the highest low end of its interval; if none is allowed, the one with the
+ * lowest latency; NULL if nothing was measured. */
 static struct trial *best_of_all(const struct search *search)
 {
 	struct trial *best = NULL, *lowest = NULL;
@@ -212,7 +205,7 @@ static struct cost cost_so_far(const struct search *search)
 	const struct tune_meter *meter = search->meter;
 
 	return (struct cost){meter->now_ns(meter->arg) - search->began.ns,
-			     meter->written(meter->arg) - search->began.written};
+			     *meter->written - search->began.written};
 }
 
 static double share_spent(const struct search *search)
@@ -247,10 +240,8 @@ static uint64_t round_length(const struct search *search, const struct trial *tr
 	return (uint64_t)length;
 }
 
-/*
- * Runs one more round. -ETIME: the budget has no room for it. Errors of the meter. A trial without
- * rounds is expected to be as fast as the fastest, and to cost as much.
- */
+/* Runs one more round. -ETIME: the budget has no room for it. Errors of the meter. A trial without
+ * rounds is expected to be as fast as the fastest, and to cost as much. */
 static int run_round(struct search *search, struct trial *trial)
 {
 	const struct tune_meter *meter = search->meter;
@@ -416,8 +407,7 @@ static int run_race(struct search *search, uint64_t most)
 				return rc;
 			measured = true;
 		}
-		/* Clearly slower points leave, and those over the latency limit, but not by a
-		 * single round. */
+		/* Slower points and those over the latency limit leave, but not by one round. */
 		best = best_of_all(search);
 		least = low_of(search, best) * (1 - search->rules->tolerance);
 		search->nturns = 0;
@@ -434,8 +424,7 @@ static int run_race(struct search *search, uint64_t most)
 	return 0;
 }
 
-/* The point from which to climb on: `top` while it is allowed and no other is faster by more than
- * noise can explain. */
+/* The point from which to climb on: `top` unless one is faster by more than noise can explain. */
 static struct trial *climb(const struct search *search, struct trial *top)
 {
 	struct trial *best = best_of_all(search);
@@ -496,11 +485,8 @@ static int explore(struct search *search)
 
 /* ---- The finals ---- */
 
-/*
- * Adds a candidate that is no finalist yet: the most preferred with default settings, or the
- * fastest with a block size that no finalist has, because equal points of one block crowd out those
- * of others.
- */
+/* Adds a candidate that is no finalist yet: the most preferred with default settings, or the
+ * fastest with a block size that no finalist has, as equal points of one block crowd out others. */
 static void add_finalist(struct search *search, const struct trial *best, bool by_speed)
 {
 	struct trial *found = NULL;
@@ -580,12 +566,9 @@ static void compare_finalists(struct search *search)
 	}
 }
 
-/*
- * Excludes those that can't be chosen: clearly slower ones, and of those that need more than the
+/* Excludes those that can't be chosen: clearly slower ones, and of those that need more than the
  * smallest equal, ones that are clearly not faster by the tolerance. Of those that are neither the
- * fastest nor its smallest equal, the slowest leave for the places that are left at this share of
- * the finals.
- */
+ * fastest nor its smallest equal, the slowest leave for the places of this share. */
 static void thin_out(struct search *search, double share)
 {
 	size_t places = share < SHARE_HALF ? FINALISTS : share < SHARE_THREE ? FINALISTS / 2 : 3;
@@ -773,7 +756,7 @@ int tune_search(const struct tune_space *space, const struct tune_rules *rules,
 		.noise = {.variance = NOISE_ASSUMED * NOISE_ASSUMED, .freedom = 2},
 		.random = rules->seed,
 		.lacking = "time",
-		.began = {meter->now_ns(meter->arg), meter->written(meter->arg)},
+		.began = {meter->now_ns(meter->arg), *meter->written},
 		.round_ns = min_u64(
 			max_u64(budget_ns / ROUNDS_IN_BUDGET, min_u64(budget_ns / 4, ROUND_NS_MIN)),
 			ROUND_NS_MAX),

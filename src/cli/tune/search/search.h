@@ -43,14 +43,12 @@ struct tune_sample {
 };
 
 struct tune_meter {
-	/*
-	 * Measures a point for about `for_ns`. 0; -EDQUOT: the round would exceed the write limit;
-	 * -EINTR: the user asked to end; or another negative errno. All but -EDQUOT end the search.
-	 */
+	/* Measures a point for about `for_ns`. 0; -EDQUOT: the round would exceed the write limit;
+	 * -EINTR: the user asked to end; or another errno, which ends the search. */
 	int (*measure)(void *arg, const struct tune_point *point, enum tune_objective objective,
 		       uint64_t for_ns, struct tune_sample *sample, struct nvs_error *error);
 	uint64_t (*now_ns)(void *arg);
-	uint64_t (*written)(void *arg); /* bytes written so far, warm-ups included */
+	const uint64_t *written; /* bytes written so far, warm-ups included */
 	/* Called after each round with the share of the budget spent; may be NULL. */
 	void (*progress)(void *arg, const char *phase, double share);
 	void *arg;
@@ -129,7 +127,7 @@ void tune_outcome_free(struct tune_outcome *outcome);
 
 /* A trimmed mean. */
 struct middle {
-	unsigned n, of; /* number of values kept, and of all values */
+	unsigned n;	/* number of values kept */
 	double mean;	/* of the values kept */
 	double squares; /* summed squared deviations of all values, winsorised */
 };
