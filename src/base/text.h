@@ -40,5 +40,7 @@ bool path_has_variable(const char *path);
 bool is_name_of_removed(const char *name);
 
 bool text_ends_with(const char *text, const char *suffix);
+/* Whether the word is one of a list with commas. */
+bool text_lists(const char *list, const char *word);
 
 #endif

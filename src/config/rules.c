@@ -190,9 +190,10 @@ static const struct defaults *defaults_of(const struct optimizer_config *config)
 }
 
 /* A number that is the default of the type before becomes that of the present one. */
-static void follow_type(struct reader *r, const struct nvs_config *before)
+static void follow_type(struct reader *r)
 {
-	const struct defaults *was = defaults_of(&before->adam), *is = defaults_of(&r->config.adam);
+	const struct defaults *was = defaults_of(&r->caller->adam),
+			      *is = defaults_of(&r->config.adam);
 	struct optimizer_config *config = &r->config.adam;
 	const struct {
 		size_t key; /* of the first number of the key */
@@ -212,17 +213,17 @@ static void follow_type(struct reader *r, const struct nvs_config *before)
 	}
 }
 
-int rules_apply(struct reader *r, const struct nvs_config *before)
+int rules_apply(struct reader *r)
 {
 	static int (*const of_block[])(struct reader *, enum nvs_block) = {
 		nvme_has_path, paths_are_written_out, buffers_are_countable};
-	bool grad_follows = !r->grad_named && r->config.grad_accum_dtype == before->param_dtype;
+	bool grad_follows = !r->grad_named && r->config.grad_accum_dtype == r->caller->param_dtype;
 	int result = one_half_precision(r);
 
 	if (result)
 		return result;
 	config_derive(&r->config);
-	follow_type(r, before);
+	follow_type(r);
 	if (grad_follows)
 		r->config.grad_accum_dtype = r->config.param_dtype;
 	for (size_t i = 0; i < COUNT_OF(of_block); i++)
