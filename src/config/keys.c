@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/nearest.h"
+#include "base/text.h"
 #include "base/numbers.h"
 
 /* At 8 bytes per element, this many elements still fit into an off_t. */

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/nearest.h"
 #include "base/numbers.h"
 #include "base/text.h"
 #include "config/reader.h"

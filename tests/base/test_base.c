@@ -5,7 +5,7 @@
  */
 #include "base/memory/extents.h"
 #include "base/memory/huge_map.h"
-#include "base/nearest.h"
+#include "base/text.h"
 #include "base/shape.h"
 #include "base/statistics/latency.h"
 #include "base/threads/log.h"

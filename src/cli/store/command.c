@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include "base/nearest.h"
+#include "base/text.h"
 #include "base/numbers.h"
 #include "cli/store/store.h"
 
