@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/text.h"
 #include "base/numbers.h"
+#include "base/text.h"
 
 /* At 8 bytes per element, this many elements still fit into an off_t. */
 #define ELEMENTS_MAX ((uint64_t)1000000000000000000)

@@ -20,20 +20,26 @@
 /* ---- Keys ---- */
 
 /* Finds the setting `key`, a path of blocks and a key separated by dots. NULL: -EINVAL. */
-static const struct config_key *find_key(const char *key, struct nvs_error *error)
+static const struct config_key *find_setting(const struct nvs_config *config, const char *key,
+					     struct nvs_error *error)
 {
 	enum config_block block = BLOCK_ROOT;
+	const struct config_key *found;
+	const char *name = key;
 
+	if (!config || !key) {
+		error_set(error, -EINVAL, "the configuration or the key is NULL");
+		return NULL;
+	}
 	if (!*key) {
 		error_about(error, -EINVAL, key, 0, 0,
 			    "the key is empty; name a setting, such as aio.block_size");
 		return NULL;
 	}
-
-	for (const char *name = key;; name++) {
+	for (;; block = found->child) {
 		size_t length = strcspn(name, ".");
-		const struct config_key *found = config_key_find(block, name, length);
 
+		found = config_key_find(block, name, length);
 		if (!found || (found->type != KEY_BLOCK && name[length])) {
 			const char *in = config_blocks[block].name;
 			char text[256], part[64];
@@ -47,30 +53,17 @@ static const struct config_key *find_key(const char *key, struct nvs_error *erro
 			return NULL;
 		}
 		if (found->type != KEY_BLOCK)
-			return found;
-		name += length;
-		if (!*name) {
+			break;
+		if (!name[length]) {
 			error_about(error, -EINVAL, key, 0, 0,
 				    "%.200s is a block; name one of its keys, such as "
 				    "aio.block_size",
 				    key);
 			return NULL;
 		}
-		block = found->child;
+		name += length + 1;
 	}
-}
-
-/* NULL: not found, -EINVAL. */
-static const struct config_key *find_setting(const struct nvs_config *config, const char *key,
-					     struct nvs_error *error)
-{
-	const struct config_key *found = NULL;
-
-	if (!config || !key)
-		error_set(error, -EINVAL, "the configuration or the key is NULL");
-	else
-		found = find_key(key, error);
-	if (!found || found->type != KEY_UNUSED)
+	if (found->type != KEY_UNUSED)
 		return found;
 	error_about(error, -EINVAL, key, 0, 0, "%.200s has no effect in nvswap: %s", key,
 		    found->meaning);
@@ -195,33 +188,6 @@ int nvs_config_set_number(struct nvs_config *config, const char *key, uint64_t n
 
 /* ---- Reading ---- */
 
-/* One path is written bare, unless nvs_config_set would read it as JSON. */
-static void put_paths(FILE *file, const struct config_key *key,
-		      const struct offload_config *offload)
-{
-	struct json_writer json = json_to(file, 0);
-
-	if (!offload->npaths)
-		return;
-	if (offload->npaths == 1 && !is_json(key, offload->nvme_path[0])) {
-		fputs(offload->nvme_path[0], file);
-		return;
-	}
-	json_texts(&json, NULL, (const char *const *)offload->nvme_path, offload->npaths);
-}
-
-static void put_reals(FILE *file, const double *reals, unsigned n)
-{
-	struct json_writer json = json_to(file, 0);
-
-	if (n > 1)
-		json_open_list(&json, NULL);
-	for (unsigned i = 0; i < n; i++)
-		json_exact(&json, NULL, reals[i]);
-	if (n > 1)
-		json_close_list(&json);
-}
-
 static bool names_variable(const struct nvs_config *config, const struct config_key *key)
 {
 	return key->place == offsetof(struct nvs_config, rank) && *config->rank_variable;
@@ -230,6 +196,8 @@ static bool names_variable(const struct nvs_config *config, const struct config_
 static void put_value(FILE *file, const struct nvs_config *config, const struct config_key *key)
 {
 	const void *place = config_key_at(config, key);
+	const struct offload_config *offload = place;
+	struct json_writer json = json_to(file, 0);
 
 	switch (key->type) {
 	case KEY_BOOL:
@@ -246,8 +214,13 @@ static void put_value(FILE *file, const struct nvs_config *config, const struct 
 			fprintf(file, "%" PRIu64, config_key_whole(key, config));
 		break;
 	case KEY_REAL:
+		json_exact(&json, NULL, *(const double *)place);
+		break;
 	case KEY_BETAS:
-		put_reals(file, place, key->type == KEY_BETAS ? 2 : 1);
+		json_open_list(&json, NULL);
+		json_exact(&json, NULL, ((const double *)place)[0]);
+		json_exact(&json, NULL, ((const double *)place)[1]);
+		json_close_list(&json);
 		break;
 	case KEY_CHOICE:
 		fputs(config_choice_name(key->choices, config_key_whole(key, config)), file);
@@ -255,8 +228,12 @@ static void put_value(FILE *file, const struct nvs_config *config, const struct 
 	case KEY_NAME:
 		fputs(place, file);
 		break;
-	case KEY_PATHS:
-		put_paths(file, key, place);
+	case KEY_PATHS: /* one path is bare, unless nvs_config_set would read it as JSON */
+		if (offload->npaths == 1 && !is_json(key, offload->nvme_path[0]))
+			fputs(offload->nvme_path[0], file);
+		else if (offload->npaths)
+			json_texts(&json, NULL, (const char *const *)offload->nvme_path,
+				   offload->npaths);
 		break;
 	case KEY_BLOCK:
 	case KEY_UNUSED:
