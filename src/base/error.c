@@ -27,35 +27,6 @@ void error_copy(struct nvs_error *error, const struct nvs_error *from)
 		((char *)error)[size - 1] = '\0';
 }
 
-__attribute__((format(printf, 6, 0))) static int set(struct nvs_error *error, int code,
-						     const char *subject, unsigned line,
-						     uint64_t offset, const char *format,
-						     va_list args)
-{
-	struct nvs_error full = {.code = code, .line = line, .offset = offset};
-	char text[sizeof(full.text)];
-
-	assert(code < 0);
-	if (!error)
-		return code;
-	if (subject)
-		snprintf(full.subject, sizeof(full.subject), "%s", subject);
-	vsnprintf(text, sizeof(text), format, args);
-	visible_text(text, strlen(text), full.text, sizeof(full.text));
-	error_copy(error, &full);
-	return code;
-}
-
-int error_set(struct nvs_error *error, int code, const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	set(error, code, NULL, 0, 0, format, args);
-	va_end(args);
-	return code;
-}
-
 int error_no_memory(struct nvs_error *error, const char *doing)
 {
 	return error_set(error, -ENOMEM, "out of memory while %s", doing);
@@ -64,11 +35,20 @@ int error_no_memory(struct nvs_error *error, const char *doing)
 int error_about(struct nvs_error *error, int code, const char *subject, unsigned line,
 		uint64_t offset, const char *format, ...)
 {
+	struct nvs_error full = {.code = code, .line = line, .offset = offset};
+	char text[sizeof(full.text)];
 	va_list args;
 
+	assert(code < 0);
+	if (!error)
+		return code;
+	if (subject)
+		snprintf(full.subject, sizeof(full.subject), "%s", subject);
 	va_start(args, format);
-	set(error, code, subject, line, offset, format, args);
+	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
+	visible_text(text, strlen(text), full.text, sizeof(full.text));
+	error_copy(error, &full);
 	return code;
 }
 

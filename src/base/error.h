@@ -9,14 +9,15 @@
 
 /* Copies the fields of `from` that error->size covers, except the size; `error` may be NULL. */
 void error_copy(struct nvs_error *error, const struct nvs_error *from);
-/* Sets code and text, and zeroes the rest, unless `error` is NULL; returns `code`, which is < 0. */
-int error_set(struct nvs_error *error, int code, const char *format, ...)
-	__attribute__((format(printf, 3, 4)));
-/* -ENOMEM: "out of memory while DOING". */
-int error_no_memory(struct nvs_error *error, const char *doing);
-/* The same with a subject (key, tensor or option) and a line or offset (0: none). */
+/*
+ * Sets code, text, subject (a key, tensor or option; NULL: none), line and offset (0: none), and
+ * zeroes the rest, unless `error` is NULL; returns `code`, which is < 0.
+ */
 int error_about(struct nvs_error *error, int code, const char *subject, unsigned line,
 		uint64_t offset, const char *format, ...) __attribute__((format(printf, 6, 7)));
+#define error_set(error, code, ...) error_about(error, code, NULL, 0, 0, __VA_ARGS__)
+/* -ENOMEM: "out of memory while DOING". */
+int error_no_memory(struct nvs_error *error, const char *doing);
 /* Adds the cause, and where the text names the path (NULL: none), to an error that was just set:
  *	return error_cause(error, cause, path, error_set(error, code, "%s ...", path));
  */

@@ -3,7 +3,7 @@
  * The nearest name by edit distance: letters inserted, deleted, replaced, or swapped with their
  * neighbour. '-' and '_' are equal, because option names use one and keys the other.
  */
-#include "base/nearest.h"
+#include "base/text.h"
 
 #include <stdbool.h>
 #include <string.h>

@@ -135,6 +135,16 @@ bool text_ends_with(const char *text, const char *suffix)
 	return length >= n && !strcmp(text + length - n, suffix);
 }
 
+bool text_lists(const char *list, const char *word)
+{
+	size_t n = strlen(word);
+
+	for (; *list; list += strcspn(list, ",") + (list[strcspn(list, ",")] == ','))
+		if (strcspn(list, ",") == n && !strncmp(list, word, n))
+			return true;
+	return false;
+}
+
 static bool is_variable(const char *text)
 {
 	return text[0] == '$' &&

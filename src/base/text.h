@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Characters of UTF-8, and text from outside in a form that a terminal only shows. */
+/*
+ * Characters of UTF-8, text from outside in a form that a terminal only shows, and, by nearest.c,
+ * the name that a mistyped one means.
+ */
 #ifndef BASE_TEXT_H
 #define BASE_TEXT_H
 
@@ -40,5 +43,9 @@ bool path_has_variable(const char *path);
 bool is_name_of_removed(const char *name);
 
 bool text_ends_with(const char *text, const char *suffix);
+/* Whether the word is one of a list with commas. */
+bool text_lists(const char *list, const char *word);
+/* The name that a mistyped `text` most likely means; NULL: none is near. */
+const char *nearest_name(const char *text, const char *const *names, unsigned n);
 
 #endif

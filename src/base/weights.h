@@ -1,10 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors in files of others, as their headers list them. */
+/* Files of others, and the tensors in them as their headers list them. */
 #ifndef BASE_WEIGHTS_H
 #define BASE_WEIGHTS_H
 
-#include "base/stamp.h"
+#include <sys/stat.h>
+
 #include "nvswap.h"
+
+/*
+ * What tells a file from one that took its name since, and from what it was before it was written
+ * to.
+ */
+struct stamp {
+	uint64_t device, inode, nbytes;
+	int64_t modified_s, modified_ns;
+};
+
+static inline struct stamp stamp_of(const struct stat *status)
+{
+	return (struct stamp){.device = status->st_dev,
+			      .inode = status->st_ino,
+			      .nbytes = (uint64_t)status->st_size,
+			      .modified_s = status->st_mtim.tv_sec,
+			      .modified_ns = status->st_mtim.tv_nsec};
+}
+
+static inline bool stamps_equal(const struct stamp *a, const struct stamp *b)
+{
+	return a->device == b->device && a->inode == b->inode && a->nbytes == b->nbytes &&
+	       a->modified_s == b->modified_s && a->modified_ns == b->modified_ns;
+}
 
 struct weights_file {
 	const char *path;

@@ -20,7 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/stamp.h"
+#include "base/weights.h"
 #include "nvswap.h"
 
 /* Bytes: the limit of the safetensors library, and here of a pickle and an index too. */

@@ -4,7 +4,7 @@
 #include <fcntl.h>
 #include <string.h>
 
-#include "base/nearest.h"
+#include "base/text.h"
 #include "base/numbers.h"
 #include "cli/options/options.h"
 #include "commands.h"

@@ -45,7 +45,7 @@ int nvs_config_parse(struct nvs_config *config, const char *text, size_t nbytes,
 	HOLD_CANCEL;
 	struct json_document *document;
 	char label[208];
-	struct reader r = {.error = error};
+	struct reader r = {.caller = config, .error = error};
 	char size[32], limit[32];
 	int result;
 
@@ -61,7 +61,7 @@ int nvs_config_parse(struct nvs_config *config, const char *text, size_t nbytes,
 		return result;
 	result = reader_read(&r, json_root(document));
 	json_free(document);
-	return reader_take(&r, config, result);
+	return result;
 }
 
 int nvs_config_open(struct nvs_config **config, struct nvs_error *error)
@@ -83,13 +83,13 @@ int nvs_config_copy(const struct nvs_config *config, struct nvs_config **copy,
 		    struct nvs_error *error)
 {
 	struct nvs_config *opened;
-	int rc = 0;
+	int rc;
 
 	if (!config || !copy)
 		return error_set(error, -EINVAL, "config or copy is NULL");
-	opened = malloc(sizeof(*opened));
-	if (!opened)
-		return error_set(error, -ENOMEM, "out of memory for the configuration");
+	rc = nvs_config_open(&opened, error);
+	if (rc)
+		return rc;
 	*opened = *config;
 	for (int i = NVS_OFFLOAD_PARAM; i <= NVS_OFFLOAD_OPTIMIZER; i++) {
 		const struct offload_config *from = &config->offload[i];

@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/nearest.h"
 #include "base/numbers.h"
+#include "base/text.h"
 
 /* At 8 bytes per element, this many elements still fit into an off_t. */
 #define ELEMENTS_MAX ((uint64_t)1000000000000000000)
@@ -422,36 +422,50 @@ const char *config_key_allows(const struct config_key *key, char text[160])
 	return "anything";
 }
 
+uint64_t config_key_whole(const struct config_key *key, const struct nvs_config *config)
+{
+	const void *at = config_key_at(config, key);
+
+	if (key->type == KEY_U64)
+		return *(const uint64_t *)at;
+	return key->type == KEY_BOOL ? *(const bool *)at : *(const uint32_t *)at;
+}
+
+void config_key_set_whole(const struct config_key *key, struct nvs_config *config, uint64_t whole)
+{
+	void *at = config_key_at(config, key);
+
+	if (key->type == KEY_U64)
+		*(uint64_t *)at = whole;
+	else if (key->type == KEY_BOOL)
+		*(bool *)at = whole;
+	else
+		*(uint32_t *)at = (uint32_t)whole;
+}
+
 void config_key_set_default(const struct config_key *key, struct nvs_config *config)
 {
-	char *at = (char *)config + key->place;
+	double *real = config_key_at(config, key);
 
 	switch (key->type) {
 	case KEY_BOOL:
-		*(bool *)at = key->whole;
-		break;
 	case KEY_VERIFY:
-		*(enum verify *)(void *)at = (enum verify)key->whole;
-		break;
 	case KEY_U32:
-		*(uint32_t *)(void *)at = (uint32_t)key->whole;
-		break;
 	case KEY_U64:
-		*(uint64_t *)(void *)at = key->whole;
-		break;
-	case KEY_REAL:
-		*(double *)(void *)at = key->real;
+	case KEY_CHOICE:
+		config_key_set_whole(key, config,
+				     key->choices == &grad_dtypes ? config->param_dtype
+								  : key->whole);
 		break;
 	case KEY_BETAS:
-		((double *)(void *)at)[0] = key->real;
-		((double *)(void *)at)[1] = key->second;
+		real[1] = key->second;
+		real[0] = key->real;
 		break;
-	case KEY_CHOICE:
-		*(unsigned *)(void *)at = key->choices == &grad_dtypes ? config->param_dtype
-								       : (unsigned)key->whole;
+	case KEY_REAL:
+		*real = key->real;
 		break;
 	case KEY_NAME:
-		*at = '\0';
+		*(char *)real = '\0';
 		break;
 	case KEY_BLOCK:
 	case KEY_PATHS:

@@ -8,52 +8,18 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/nearest.h"
 #include "base/numbers.h"
+#include "base/text.h"
 #include "config/reader.h"
 
-#define NAME_BYTES 128
-
 /* Blocks of DeepSpeed that nvswap does not read, beside those in config_keys. */
-static const char *const other_blocks[] = {"activation_checkpointing",
-					   "amp",
-					   "autotuning",
-					   "checkpoint",
-					   "comet",
-					   "comms_logger",
-					   "compile",
-					   "compression_training",
-					   "csv_monitor",
-					   "curriculum_learning",
-					   "data_efficiency",
-					   "datastates_ckpt",
-					   "dynamic_batching",
-					   "eigenvalue",
-					   "elasticity",
-					   "expert_parallel",
-					   "flops_profiler",
-					   "hybrid_engine",
-					   "monitor_config",
-					   "nebula",
-					   "pipeline",
-					   "progressive_layer_drop",
-					   "quantize_training",
-					   "scheduler",
-					   "sparse_attention",
-					   "tensor_parallel",
-					   "tensorboard",
-					   "timers",
-					   "torch_autocast",
-					   "wandb",
-					   "weight_quantization"};
-
-static bool is_listed(const char *name, const char *const *names, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		if (!strcmp(name, names[i]))
-			return true;
-	return false;
-}
+static const char other_blocks[] =
+	"activation_checkpointing,amp,autotuning,checkpoint,comet,comms_logger,compile,"
+	"compression_training,csv_monitor,curriculum_learning,data_efficiency,datastates_ckpt,"
+	"dynamic_batching,eigenvalue,elasticity,expert_parallel,flops_profiler,hybrid_engine,"
+	"monitor_config,nebula,pipeline,progressive_layer_drop,quantize_training,scheduler,"
+	"sparse_attention,tensor_parallel,tensorboard,timers,torch_autocast,wandb,"
+	"weight_quantization";
 
 /* The block whose name is nearly this one; NULL: none. A further word makes another name, such as
  * optimizer_d. */
@@ -122,15 +88,14 @@ static int examine_unknown(struct reader *r, bool strict, enum config_block bloc
 static int examine_within(struct reader *r, bool strict, const struct json_value *object,
 			  const char *path)
 {
-	static const char *const names[] = {"aio", "zero_optimization", "offload_param",
-					    "offload_optimizer", "nvswap"};
+	static const char ours[] = "aio,zero_optimization,offload_param,offload_optimizer,nvswap";
 	char room[256];
 	int rc = 0;
 
 	if (object->type != JSON_OBJECT)
 		return 0;
 	for (const struct json_value *member = object->first; member && !rc; member = member->next)
-		if (member->type == JSON_OBJECT && is_listed(member->key, names, COUNT_OF(names)))
+		if (member->type == JSON_OBJECT && text_lists(ours, member->key))
 			rc = report(r, strict, member, path,
 				    config_key_home(BLOCK_COUNT, member->key, member->key_length,
 						    room));
@@ -156,7 +121,7 @@ int misplaced_report(struct reader *r, const struct json_value *root, bool stric
 							       member->key_length);
 		const struct json_value *params = json_member(member, "params");
 
-		if (!key && !is_listed(member->key, other_blocks, COUNT_OF(other_blocks))) {
+		if (!key && !text_lists(other_blocks, member->key)) {
 			rc = examine_unknown(r, strict, BLOCK_ROOT, member, "");
 			continue;
 		}

@@ -8,7 +8,6 @@
 #include <assert.h>
 #include <ctype.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,46 +15,23 @@
 
 #include "base/numbers.h"
 
-#define NAME_BYTES 128 /* bytes of "zero_optimization.offload_optimizer.<key>" */
-
 /* `why` follows the value: ", which is negative", or "". */
-static int refuse_value(struct reader *r, const struct config_key *key,
-			const struct json_value *value, const char *name, const char *why)
+static int refuse_value(struct reader *r, const struct json_value *value, const char *why)
 {
+	const struct config_key *key = r->key;
 	char shown[SHOWN_BYTES + 8], allows[160];
 	bool may_be_auto = config_blocks[key->block].takes_auto && key->type != KEY_BLOCK;
 	bool has_meaning = *key->meaning != '\0';
 
-	return reader_complain(r, &value->place, name, "%s is %s%s; it must be %s%s%s%s%s", name,
-			       reader_show_value(value, shown), why, config_key_allows(key, allows),
-			       may_be_auto ? ", or \"auto\"" : "", has_meaning ? " (" : "",
-			       key->meaning, has_meaning ? ")" : "");
+	return reader_complain(r, &value->place, r->name, "%s is %s%s; it must be %s%s%s%s%s",
+			       r->name, reader_show_value(value, shown), why,
+			       config_key_allows(key, allows), may_be_auto ? ", or \"auto\"" : "",
+			       has_meaning ? " (" : "", key->meaning, has_meaning ? ")" : "");
 }
 
-static void *place_of(struct reader *r, const struct config_key *key)
+static void *place_of(struct reader *r)
 {
-	return (char *)&r->config + key->place;
-}
-
-static uint64_t whole_at(struct reader *r, const struct config_key *key)
-{
-	return key->type == KEY_U32 ? *(uint32_t *)place_of(r, key) : *(uint64_t *)place_of(r, key);
-}
-
-static int store_whole(struct reader *r, const struct config_key *key,
-		       const struct json_value *value, const char *name, uint64_t whole)
-{
-	if (whole > key->max)
-		return refuse_value(r, key, value, name, ", which is too large");
-	if (whole < key->min)
-		return refuse_value(r, key, value, name, ", which is too small");
-	if (key->multiple_of && whole % key->multiple_of)
-		return refuse_value(r, key, value, name, "");
-	if (key->type == KEY_U32)
-		*(uint32_t *)place_of(r, key) = (uint32_t)whole;
-	else
-		*(uint64_t *)place_of(r, key) = whole;
-	return 0;
+	return config_key_at(&r->config, r->key);
 }
 
 /* The value, or the number in its text where DeepSpeed takes it: " 16 ", "0.5", "+.5", and "1e-3"
@@ -97,14 +73,18 @@ static const struct json_value *as_number(const struct config_key *key,
 	return at == value->string + value->length ? number : NULL;
 }
 
-bool reader_with_suffix(const char *text, uint64_t *number)
+/* Reads "4k", "1M", "2G" or "50T": digits and a letter, in units of 1024. */
+static bool read_suffixed(const struct json_value *value, uint64_t *number)
 {
-	size_t digits = strspn(text, "0123456789");
 	static const char letters[] = "kmgt";
-	const char *letter;
+	const char *text = value->string, *letter;
+	size_t digits;
 	unsigned bits;
 
-	if (!digits || digits > 18 || !text[digits] || text[digits + 1])
+	if (value->type != JSON_STRING)
+		return false;
+	digits = strspn(text, "0123456789");
+	if (!digits || digits > 18 || !text[digits] || digits + 1 != value->length)
 		return false;
 	letter = strchr(letters, tolower((unsigned char)text[digits]));
 	if (!letter)
@@ -115,241 +95,211 @@ bool reader_with_suffix(const char *text, uint64_t *number)
 	return true;
 }
 
-static int read_whole(struct reader *r, const struct config_key *key,
-		      const struct json_value *value, const char *name)
+static int read_whole(struct reader *r, const struct json_value *value)
 {
+	const struct config_key *key = r->key;
 	struct json_value text;
 	const struct json_value *number = as_number(key, value, &text);
 	uint64_t whole;
 
-	if (key->suffix && value->type == JSON_STRING && strlen(value->string) == value->length &&
-	    reader_with_suffix(value->string, &whole))
-		return store_whole(r, key, value, name, whole);
-	if (!number)
-		return refuse_value(r, key, value, name, "");
-	switch (json_read_whole(number, &whole)) {
-	case JSON_FRACTION:
-		return refuse_value(r, key, value, name, ", which is not a whole number");
-	case JSON_NEGATIVE:
-		return refuse_value(r, key, value, name, ", which is negative");
-	case JSON_TOO_LARGE:
-		return refuse_value(r, key, value, name, ", which is too large");
-	case JSON_WHOLE:
-		break;
+	if (!(key->suffix || r->from_call) || !read_suffixed(value, &whole)) {
+		if (!number)
+			return refuse_value(r, value, "");
+		switch (json_read_whole(number, &whole)) {
+		case JSON_FRACTION:
+			return refuse_value(r, value, ", which is not a whole number");
+		case JSON_NEGATIVE:
+			return refuse_value(r, value, ", which is negative");
+		case JSON_TOO_LARGE:
+			return refuse_value(r, value, ", which is too large");
+		case JSON_WHOLE:
+			break;
+		}
 	}
-	return store_whole(r, key, value, name, whole);
+	if (whole > key->max)
+		return refuse_value(r, value, ", which is too large");
+	if (whole < key->min)
+		return refuse_value(r, value, ", which is too small");
+	if (key->multiple_of && whole % key->multiple_of)
+		return refuse_value(r, value, "");
+	config_key_set_whole(key, &r->config, whole);
+	return 0;
 }
 
 /* A number, or the name of an environment variable: capitals, digits and underscores. */
-static int read_rank(struct reader *r, const struct config_key *key, const struct json_value *value,
-		     const char *name)
+static int read_rank(struct reader *r, const struct json_value *value)
 {
 	static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
 	char *variable = r->config.rank_variable;
 
 	if (value->type != JSON_STRING) {
 		variable[0] = '\0';
-		return read_whole(r, key, value, name);
+		return read_whole(r, value);
 	}
 	if (!value->length || value->length >= sizeof(r->config.rank_variable) ||
 	    strspn(value->string, allowed) != value->length || value->string[0] <= '9')
-		return refuse_value(r, key, value, name, "");
-	assert(value->length < sizeof(r->config.rank_variable));
+		return refuse_value(r, value, "");
 	memcpy(variable, value->string, value->length + 1);
 	r->config.rank = 0;
 	return 0;
 }
 
 /* Reads a real number in [0, max], or in [0, max) if `open`. */
-static int read_real(struct reader *r, const struct config_key *key, const struct json_value *value,
-		     const char *name, double max, bool open, double *into)
+static int read_real(struct reader *r, const struct json_value *value, double max, bool open,
+		     double *into)
 {
 	struct json_value text;
-	const struct json_value *number = as_number(key, value, &text);
+	const struct json_value *number = as_number(r->key, value, &text);
 	double real = 0;
 	int result;
 
 	/* No norm exceeds it, so there is no clipping: 0. */
 	if (value->type == JSON_NONFINITE && *value->raw == 'I' &&
-	    key->place == offsetof(struct nvs_config, gradient_clipping)) {
+	    r->key->place == offsetof(struct nvs_config, gradient_clipping)) {
 		*into = 0;
 		return 0;
 	}
 	if (!number)
-		return refuse_value(r, key, value, name, "");
+		return refuse_value(r, value, "");
 	result = json_read_real(number, &real);
 	if (result == -ENOMEM)
 		return error_set(r->error, result, "%s: out of memory", r->file);
 	if (result)
-		return refuse_value(r, key, value, name, ", which is out of the range of a double");
+		return refuse_value(r, value, ", which is out of the range of a double");
 	if (real < 0)
-		return refuse_value(r, key, value, name, ", which is negative");
+		return refuse_value(r, value, ", which is negative");
 	if (real > max || (open && real >= max))
-		return refuse_value(r, key, value, name, ", which is too large");
+		return refuse_value(r, value, ", which is too large");
 	*into = real;
 	return 0;
 }
 
-static int read_betas(struct reader *r, const struct config_key *key,
-		      const struct json_value *value, const char *name)
+static int read_betas(struct reader *r, const struct json_value *value)
 {
-	double *betas = place_of(r, key);
+	double *betas = place_of(r);
+	char why[48];
 	int result;
 
 	if (value->type != JSON_ARRAY)
-		return refuse_value(r, key, value, name, "");
+		return refuse_value(r, value, "");
 	if (value->count != 2) {
-		char why[48];
-
 		snprintf(why, sizeof(why), " of %u", value->count);
-		return refuse_value(r, key, value, name, why);
+		return refuse_value(r, value, why);
 	}
-	result = read_real(r, key, value->first, name, 1, true, &betas[0]);
-	return result ? result : read_real(r, key, value->first->next, name, 1, true, &betas[1]);
+	result = read_real(r, value->first, 1, true, &betas[0]);
+	return result ? result : read_real(r, value->first->next, 1, true, &betas[1]);
 }
 
-static int read_choice(struct reader *r, const struct config_key *key,
-		       const struct json_value *value, const char *name)
+static int read_choice(struct reader *r, const struct json_value *value)
 {
-	bool is_grad = key->place == offsetof(struct nvs_config, grad_accum_dtype);
+	bool is_grad = r->key->place == offsetof(struct nvs_config, grad_accum_dtype);
 
 	if (is_grad && value->type == JSON_NULL) {
-		config_key_set_default(key, &r->config);
+		config_key_set_default(r->key, &r->config);
 		return 0;
 	}
-	for (unsigned i = 0; i < key->choices->n; i++) {
-		const char *choice = config_choice_name(key->choices, i);
+	for (unsigned i = 0; i < r->key->choices->n; i++) {
+		const char *choice = config_choice_name(r->key->choices, i);
 
 		if (choice && json_is_string(value, choice)) {
-			*(unsigned *)place_of(r, key) = i;
+			config_key_set_whole(r->key, &r->config, i);
 			r->grad_named |= is_grad;
 			return 0;
 		}
 	}
-	return refuse_value(r, key, value, name, "");
+	return refuse_value(r, value, "");
 }
 
-static int read_name(struct reader *r, const struct config_key *key, const struct json_value *value,
-		     const char *name)
+static int read_name(struct reader *r, const struct json_value *value)
 {
-	char *into = place_of(r, key);
-
 	if (value->type != JSON_STRING || value->length >= sizeof(r->config.adam.type) ||
 	    strlen(value->string) != value->length)
-		return refuse_value(r, key, value, name, "");
-	memcpy(into, value->string, value->length + 1);
+		return refuse_value(r, value, "");
+	memcpy(place_of(r), value->string, value->length + 1);
 	return 0;
 }
 
-static int gather_paths(struct reader *r, const struct config_key *key,
-			const struct json_value *value, const char *name, const char **paths)
+static int read_paths(struct reader *r, const struct json_value *value)
 {
 	const struct json_value *item = value->type == JSON_ARRAY ? value->first : value;
+	struct offload_config *offload = place_of(r);
+	bool *fresh = &r->new_paths[offload - r->config.offload];
+	const char *paths[NVS_PATHS_MAX], *flaw;
 	char shown[SHOWN_BYTES + 8], why[48];
 	unsigned n = 0;
 
+	if (value->type == JSON_NULL)
+		return 0; /* as in DeepSpeed, the same as no key */
 	if (value->type == JSON_ARRAY && (!value->count || value->count > NVS_PATHS_MAX)) {
 		snprintf(why, sizeof(why), " of %u", value->count);
-		return refuse_value(r, key, value, name, why);
+		return refuse_value(r, value, why);
 	}
 	for (; item; item = value->type == JSON_ARRAY ? item->next : NULL) {
-		const char *flaw;
-
 		if (item->type != JSON_STRING)
-			return refuse_value(r, key, item, name, "");
+			return refuse_value(r, item, "");
 		if (strlen(item->string) != item->length || item->lone_surrogate)
-			return refuse_value(r, key, item, name, ", which is not a valid path");
+			return refuse_value(r, item, ", which is not a valid path");
 		assert(n < NVS_PATHS_MAX);
 		paths[n] = item->string;
 		flaw = path_flaw(paths, n++);
 		if (flaw)
-			return reader_complain(r, &item->place, name, "%s: %s %s", name,
+			return reader_complain(r, &item->place, r->name, "%s: %s %s", r->name,
 					       reader_show_value(item, shown), flaw);
 	}
-	return (int)n;
-}
-
-static int read_paths(struct reader *r, const struct config_key *key,
-		      const struct json_value *value, const char *name)
-{
-	struct offload_config *offload = place_of(r, key);
-	bool *fresh = &r->new_paths[offload - r->config.offload];
-	const char *paths[NVS_PATHS_MAX];
-	int n;
-
-	if (value->type == JSON_NULL)
-		return 0; /* as in DeepSpeed, the same as no key */
-	n = gather_paths(r, key, value, name, paths);
-	if (n < 0)
-		return n;
-	if (*fresh && key->block != BLOCK_NVSWAP)
+	if (*fresh && r->key->block != BLOCK_NVSWAP)
 		return 0; /* the nvswap block's are in its place */
 	if (*fresh)
 		paths_free(offload);
 	*fresh = true;
-	return paths_copy(offload, paths, (unsigned)n)
+	return paths_copy(offload, paths, n)
 		       ? error_set(r->error, -ENOMEM, "%s: out of memory", r->file)
 		       : 0;
 }
 
 /* true, false, 1 and 0; and in words where DeepSpeed takes those. */
-static int read_bool(struct reader *r, const struct config_key *key, const struct json_value *value,
-		     const char *name, bool *into)
+static int read_bool(struct reader *r, const struct json_value *value)
 {
 	static const char *const words[][2] = {{"false", "true"}, {"off", "on"}, {"no", "yes"},
 					       {"f", "t"},	  {"n", "y"},	 {"0", "1"}};
+	bool is_word = value->type == JSON_STRING && config_blocks[r->key->block].is_model;
 	uint64_t number = 2;
 
-	if (value->type == JSON_TRUE || value->type == JSON_FALSE) {
-		*into = value->type == JSON_TRUE;
-		return 0;
-	}
-	if (value->type == JSON_NUMBER && json_read_whole(value, &number) == JSON_WHOLE &&
-	    number <= 1) {
-		*into = number;
-		return 0;
-	}
-	for (size_t i = 0; i < 2 * COUNT_OF(words); i++) {
-		const char *word = words[i / 2][i % 2];
-
-		if (value->type == JSON_STRING && config_blocks[key->block].is_model &&
-		    value->length == strlen(word) && !strcasecmp(value->string, word)) {
-			*into = i % 2;
-			return 0;
-		}
-	}
-	return refuse_value(r, key, value, name, "");
+	if (value->type == JSON_TRUE || value->type == JSON_FALSE)
+		number = value->type == JSON_TRUE;
+	else if (value->type == JSON_NUMBER && json_read_whole(value, &number) != JSON_WHOLE)
+		number = 2;
+	for (size_t i = 0; is_word && i < 2 * COUNT_OF(words); i++)
+		if (value->length == strlen(words[i / 2][i % 2]) &&
+		    !strcasecmp(value->string, words[i / 2][i % 2]))
+			number = i % 2;
+	if (number > 1)
+		return refuse_value(r, value, "");
+	if (r->key->type == KEY_VERIFY)
+		number = number ? VERIFY_ON : VERIFY_OFF;
+	config_key_set_whole(r->key, &r->config, number);
+	return 0;
 }
 
-static int read_value(struct reader *r, const struct config_key *key,
-		      const struct json_value *value, const char *name)
+static int read_value(struct reader *r, const struct json_value *value)
 {
-	bool on = false;
-	int result;
-
-	switch (key->type) {
+	switch (r->key->type) {
 	case KEY_BOOL:
-		return read_bool(r, key, value, name, place_of(r, key));
 	case KEY_VERIFY:
-		result = read_bool(r, key, value, name, &on);
-		if (!result)
-			*(enum verify *)place_of(r, key) = on ? VERIFY_ON : VERIFY_OFF;
-		return result;
+		return read_bool(r, value);
 	case KEY_U32:
 	case KEY_U64:
-		return key->place == offsetof(struct nvs_config, rank)
-			       ? read_rank(r, key, value, name)
-			       : read_whole(r, key, value, name);
+		return r->key->place == offsetof(struct nvs_config, rank) ? read_rank(r, value)
+									  : read_whole(r, value);
 	case KEY_REAL:
-		return read_real(r, key, value, name, key->real_max, false, place_of(r, key));
+		return read_real(r, value, r->key->real_max, false, place_of(r));
 	case KEY_BETAS:
-		return read_betas(r, key, value, name);
+		return read_betas(r, value);
 	case KEY_CHOICE:
-		return read_choice(r, key, value, name);
+		return read_choice(r, value);
 	case KEY_NAME:
-		return read_name(r, key, value, name);
+		return read_name(r, value);
 	case KEY_PATHS:
-		return read_paths(r, key, value, name);
+		return read_paths(r, value);
 	case KEY_BLOCK:
 	case KEY_UNUSED:
 		break;
@@ -359,8 +309,10 @@ static int read_value(struct reader *r, const struct config_key *key,
 }
 
 /* The alias of this key that the file also sets, or NULL. */
-static const struct config_key *other_name(const struct reader *r, const struct config_key *key)
+static const struct config_key *other_name(const struct reader *r)
 {
+	const struct config_key *key = r->key;
+
 	if (key->type != KEY_U32 && key->type != KEY_U64)
 		return NULL;
 	for (unsigned i = 0; i < config_key_count; i++)
@@ -370,31 +322,30 @@ static const struct config_key *other_name(const struct reader *r, const struct 
 	return NULL;
 }
 
-static int read_setting(struct reader *r, const struct config_key *key,
-			const struct json_value *value, const char *name)
+static int read_setting(struct reader *r, const struct json_value *value)
 {
-	const struct config_key *other = other_name(r, key);
-	uint64_t before = other ? whole_at(r, other) : 0;
+	const struct config_key *key = r->key, *other = other_name(r);
+	uint64_t before = other ? config_key_whole(other, &r->config) : 0;
 	char text[NAME_BYTES + 96];
 	int result = 0;
 
 	if (json_is_string(value, "auto") && config_blocks[key->block].takes_auto &&
 	    key->type != KEY_PATHS) {
 		config_key_set_default(key, &r->config);
-		snprintf(text, sizeof(text), "%s is \"auto\"; using the default, %s", name,
+		snprintf(text, sizeof(text), "%s is \"auto\"; using the default, %s", r->name,
 			 key->default_text ? key->default_text : "none");
 		reader_say(r, NVS_LOG_INFO, &value->place, text);
 	} else {
-		result = read_value(r, key, value, name);
+		result = read_value(r, value);
 	}
 	if (result)
 		return result;
 	r->seen[key - config_keys] = value;
-	if (other && whole_at(r, other) != before)
+	if (other && config_key_whole(other, &r->config) != before)
 		return reader_complain(
-			r, &value->place, name,
+			r, &value->place, r->name,
 			"%s is %llu, but its alias `%s` is %llu on line %u; remove one of them",
-			name, (unsigned long long)whole_at(r, key), other->name,
+			r->name, (unsigned long long)config_key_whole(key, &r->config), other->name,
 			(unsigned long long)before, r->seen[other - config_keys]->place.line);
 	return 0;
 }
@@ -410,6 +361,12 @@ static int read_member(struct reader *r, enum config_block block, const struct j
 
 	snprintf(name, sizeof(name), "%s%s%s", path, *path ? "." : "",
 		 reader_show(member->key, member->key_length, shown));
+	r->key = key;
+	memcpy(r->name, name, sizeof(name));
+	if (member->earlier)
+		return reader_complain(r, &member->key_place, name,
+				       "%s is already set on line %u; remove one of them", name,
+				       member->earlier->key_place.line);
 	if (!key && config_blocks[block].strict)
 		return reader_complain(
 			r, &member->key_place, name, "%s is not a key of `%s`; %s", name,
@@ -417,109 +374,72 @@ static int read_member(struct reader *r, enum config_block block, const struct j
 			config_key_suggest(block, member->key, member->key_length, text));
 	if (!key)
 		return 0;
-	if (key->type == KEY_BLOCK) {
-		const struct json_value *first = r->blocks[key->child];
-
-		if (member->type == JSON_NULL)
-			return 0; /* as in DeepSpeed, the same as no block */
-		if (key->child == BLOCK_ZERO &&
-		    (member->type == JSON_TRUE || member->type == JSON_FALSE)) {
-			snprintf(text, sizeof(text),
-				 "%s has been an object since DeepSpeed 0.3; true and false "
-				 "offload nothing",
-				 name);
-			reader_say(r, NVS_LOG_WARNING, &member->place, text);
-			return 0;
-		}
-		if (member->type != JSON_OBJECT)
-			return refuse_value(r, key, member, name, "");
-		if (first)
-			return reader_complain(
-				r, &member->key_place, name,
-				"%s is the same block as `%.*s` on line %u; remove one of them",
-				name, (int)first->key_length, first->key, first->key_place.line);
-		r->blocks[key->child] = member;
-		return read_block(r, key->child, member, name);
-	}
 	if (key->type == KEY_UNUSED) {
 		snprintf(text, sizeof(text), "%s has no effect in nvswap: %s", name, key->meaning);
 		reader_say(r, NVS_LOG_WARNING, &member->key_place, text);
 		return 0;
 	}
-	return read_setting(r, key, member, name);
+	if (key->type != KEY_BLOCK)
+		return read_setting(r, member);
+
+	const struct json_value *first = r->blocks[key->child];
+
+	if (member->type == JSON_NULL)
+		return 0; /* as in DeepSpeed, the same as no block */
+	if (key->child == BLOCK_ZERO && (member->type == JSON_TRUE || member->type == JSON_FALSE)) {
+		snprintf(
+			text, sizeof(text),
+			"%s has been an object since DeepSpeed 0.3; true and false offload nothing",
+			name);
+		reader_say(r, NVS_LOG_WARNING, &member->place, text);
+		return 0;
+	}
+	if (member->type != JSON_OBJECT)
+		return refuse_value(r, member, "");
+	if (first)
+		return reader_complain(
+			r, &member->key_place, name,
+			"%s is the same block as `%.*s` on line %u; remove one of them", name,
+			(int)first->key_length, first->key, first->key_place.line);
+	r->blocks[key->child] = member;
+	return read_block(r, key->child, member, name);
 }
 
 /* `path` is the block's path in the file: "zero_optimization.offload_param", "" for the top. */
 static int read_block(struct reader *r, enum config_block block, const struct json_value *object,
 		      const char *path)
 {
-	const struct json_value *twice = object->duplicate, *member;
-	char name[NAME_BYTES], shown[SHOWN_BYTES + 8];
-
-	if (twice) {
-		snprintf(name, sizeof(name), "%s%s%s", path, *path ? "." : "",
-			 reader_show(twice->key, twice->key_length, shown));
-		return reader_complain(r, &twice->key_place, name,
-				       "%s is already set on line %u; remove one of them", name,
-				       twice->earlier->key_place.line);
-	}
-	for (member = object->first; member; member = member->next) {
-		int result = read_member(r, block, member, path);
-
-		if (result)
-			return result;
-	}
-	return 0;
-}
-
-int reader_set(struct reader *r, const struct config_key *key, const struct json_value *value,
-	       const char *name)
-{
-	const struct nvs_config before = r->config;
-	int result = read_setting(r, key, value, name);
-
-	return result ? result : rules_apply(r, &before);
-}
-
-int reader_set_number(struct reader *r, const struct config_key *key, uint64_t number,
-		      const char *name)
-{
-	const struct nvs_config before = r->config;
-	struct json_value value = {.type = JSON_NUMBER}; /* for messages */
-	char text[32];
 	int result = 0;
 
-	value.raw = text;
-	value.raw_length = (size_t)snprintf(text, sizeof(text), "%" PRIu64, number);
-	r->seen[key - config_keys] = &value;
-	switch (key->type) {
-	case KEY_BOOL:
-		*(bool *)place_of(r, key) = number;
-		break;
-	case KEY_VERIFY:
-		*(enum verify *)place_of(r, key) = number ? VERIFY_ON : VERIFY_OFF;
-		break;
-	case KEY_CHOICE:
-		*(unsigned *)place_of(r, key) = (unsigned)number;
-		break;
-	case KEY_REAL:
-		*(double *)place_of(r, key) = (double)number;
-		break;
-	default:
-		if (key->place == offsetof(struct nvs_config, rank))
-			r->config.rank_variable[0] = '\0';
-		result = store_whole(r, key, &value, name, number);
-	}
-	if ((key->type == KEY_REAL && (double)number > key->real_max) ||
-	    ((key->type == KEY_BOOL || key->type == KEY_VERIFY) && number > 1) ||
-	    (key->type == KEY_CHOICE && !config_choice_name(key->choices, number)))
-		result = refuse_value(r, key, &value, name, "");
-	return result ? result : rules_apply(r, &before);
+	for (const struct json_value *member = object->first; member && !result;
+	     member = member->next)
+		result = read_member(r, block, member, path);
+	return result;
+}
+
+static int finish(struct reader *r, int result)
+{
+	struct nvs_config *dropped = &r->config;
+
+	if (!result)
+		result = rules_apply(r);
+	if (!result)
+		dropped = r->caller;
+	for (int i = NVS_OFFLOAD_PARAM; i <= NVS_OFFLOAD_OPTIMIZER; i++)
+		if (r->new_paths[i])
+			paths_free(&dropped->offload[i]);
+	if (!result)
+		*r->caller = r->config;
+	return result;
+}
+
+int reader_set(struct reader *r, const struct json_value *value)
+{
+	return finish(r, read_setting(r, value));
 }
 
 int reader_read(struct reader *r, const struct json_value *root)
 {
-	const struct nvs_config before = r->config;
 	bool strict = r->config.strict; /* a program's choice, which no file takes back */
 	char shown[SHOWN_BYTES + 8];
 	int result;
@@ -531,27 +451,5 @@ int reader_read(struct reader *r, const struct json_value *root)
 				       reader_show_value(root, shown));
 	result = read_block(r, BLOCK_ROOT, root, "");
 	r->config.strict |= strict;
-	if (!result)
-		result = misplaced_report(r, root, r->config.strict);
-	return result ? result : rules_apply(r, &before);
-}
-
-/* For the blocks whose paths the file sets, frees those of `config`: the copy on failure, the
- * caller's configuration on success. */
-static void drop_paths(const struct reader *r, struct nvs_config *config)
-{
-	for (int i = NVS_OFFLOAD_PARAM; i <= NVS_OFFLOAD_OPTIMIZER; i++)
-		if (r->new_paths[i])
-			paths_free(&config->offload[i]);
-}
-
-int reader_take(struct reader *r, struct nvs_config *config, int result)
-{
-	if (result) {
-		drop_paths(r, &r->config);
-		return result;
-	}
-	drop_paths(r, config);
-	*config = r->config;
-	return 0;
+	return finish(r, result ? result : misplaced_report(r, root, r->config.strict));
 }

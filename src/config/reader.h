@@ -74,6 +74,12 @@ struct config_key {
 	const char *default_text;	/* as written in JSON; NULL: none */
 };
 
+/* Where the setting is stored. */
+static inline void *config_key_at(const struct nvs_config *in, const struct config_key *key)
+{
+	return (char *)(uintptr_t)in + key->place;
+}
+
 #define CONFIG_KEYS_MAX 112
 
 extern const struct config_key config_keys[];
@@ -105,6 +111,9 @@ const char *config_choice_name(const struct config_choices *choices, uint64_t va
 
 /* Describes the allowed values: "a whole number from 1 to 4096". */
 const char *config_key_allows(const struct config_key *key, char text[160]);
+/* The setting of a switch, a whole number or a choice as a number, and back. */
+uint64_t config_key_whole(const struct config_key *key, const struct nvs_config *config);
+void config_key_set_whole(const struct config_key *key, struct nvs_config *config, uint64_t whole);
 /* The default of grad_accum_dtype is param_dtype, which must be set. */
 void config_key_set_default(const struct config_key *key, struct nvs_config *config);
 
@@ -115,12 +124,15 @@ void config_key_set_default(const struct config_key *key, struct nvs_config *con
 #define CONFIG_TEXT_MAX	     ((size_t)64 << 20)	 /* maximum bytes of a file */
 #define CONFIG_MEMORY_MAX    ((size_t)256 << 20) /* maximum bytes of the parsed document */
 #define SHOWN_BYTES	     48			 /* bytes of a key or value quoted in a message */
+#define NAME_BYTES	     128 /* bytes of "zero_optimization.offload_optimizer.<key>" */
 
 struct reader {
-	struct nvs_config
-		config;	  /* a copy, which shares nvme_path with the caller unless new_paths */
-	const char *file; /* for messages */
+	struct nvs_config *caller; /* the caller's, as it was before this file or setting */
+	struct nvs_config config;  /* a copy, which shares nvme_path with it unless new_paths */
+	const char *file;	   /* for messages */
 	struct nvs_error *error;
+	const struct config_key *key; /* the setting that is read, and its name in messages */
+	char name[NAME_BYTES];
 	const struct json_value *seen[CONFIG_KEYS_MAX]; /* by index in config_keys */
 	const struct json_value *blocks[BLOCK_COUNT];
 	bool new_paths[2]; /* by enum nvs_block */
@@ -151,8 +163,8 @@ const char *reader_show(const char *bytes, size_t length, char shown[SHOWN_BYTES
 const char *reader_show_value(const struct json_value *value, char shown[SHOWN_BYTES + 8]);
 
 /* ---- rules.c ---- */
-/* Checks settings against each other; `before` is the configuration before this file. */
-int rules_apply(struct reader *r, const struct nvs_config *before);
+/* Checks settings against each other. */
+int rules_apply(struct reader *r);
 /* Computes the settings that depend on others. */
 void config_derive(struct nvs_config *config);
 
@@ -163,20 +175,10 @@ int misplaced_report(struct reader *r, const struct json_value *root, bool stric
 
 /* ---- reader.c ---- */
 /*
- * Reads "4k", "1M", "2G" or "50T": digits and a letter, in units of 1024. False: it is no such
- * text.
+ * Reads the document, or the one setting `key`, and applies the rules: 0, and the copy replaces the
+ * caller's configuration; -EINVAL or -ENOMEM, and it is dropped.
  */
-bool reader_with_suffix(const char *text, uint64_t *number);
-/* Reads the document and applies the rules. 0, -EINVAL or -ENOMEM. */
 int reader_read(struct reader *r, const struct json_value *root);
-/* Sets one setting, called `name` in messages, and applies the rules. 0, -EINVAL or -ENOMEM. */
-int reader_set(struct reader *r, const struct config_key *key, const struct json_value *value,
-	       const char *name);
-/* The same with a number, of a key that is a switch, a number or a numbered choice. */
-int reader_set_number(struct reader *r, const struct config_key *key, uint64_t number,
-		      const char *name);
-/* Ends reading with `result`: 0 replaces the caller's `config` by the copy, an error drops the
- * copy. Returns `result`. */
-int reader_take(struct reader *r, struct nvs_config *config, int result);
+int reader_set(struct reader *r, const struct json_value *value);
 
 #endif

@@ -40,43 +40,43 @@ static int one_half_precision(struct reader *r)
 		"parameters have one type, so disable one");
 }
 
-static const char *block_name(enum nvs_block block)
-{
-	return block == NVS_OFFLOAD_PARAM ? "offload_param" : "offload_optimizer";
-}
+static const char *const block_names[] = {"offload_param", "offload_optimizer"};
+
+/* The offset of a field of the block in struct nvs_config. */
+#define PLACE(block, field)                                                                        \
+	(offsetof(struct nvs_config, offload) + (block) * sizeof(struct offload_config) +          \
+	 offsetof(struct offload_config, field))
 
 static int nvme_has_path(struct reader *r, enum nvs_block block)
 {
 	const struct offload_config *offload = &r->config.offload[block];
-	size_t base = (size_t)((const char *)offload - (const char *)&r->config);
-	const struct json_value *device;
+	const struct json_value *device = seen_at(r, PLACE(block, device));
 
 	/* After nvs_config_set the path can still follow; opening an engine checks it. */
 	if (r->from_call || offload->device != NVS_DEVICE_NVME || offload->npaths)
 		return 0;
-	device = seen_at(r, base + offsetof(struct offload_config, device));
 	return reader_complain(r, device ? &device->place : NULL,
 			       block == NVS_OFFLOAD_PARAM ? "offload_param.nvme_path"
 							  : "offload_optimizer.nvme_path",
 			       "%s.device is \"nvme\", but nvme_path is not set; set it to a "
 			       "directory on the drive, a raw block device, or a list of 1 to %d "
 			       "of these",
-			       block_name(block), NVS_PATHS_MAX);
+			       block_names[block], NVS_PATHS_MAX);
 }
 
 /* Paths that no drive is asked for, such as accelerate's "none" beside "cpu", may be any. */
 static int paths_are_written_out(struct reader *r, enum nvs_block block)
 {
 	const struct offload_config *offload = &r->config.offload[block];
-	size_t place = (size_t)((const char *)offload - (const char *)&r->config);
 	const struct json_value *at = NULL;
 	char shown[SHOWN_BYTES + 8], name[64];
 
-	snprintf(name, sizeof(name), "%s.nvme_path", block_name(block));
+	snprintf(name, sizeof(name), "%s.nvme_path", block_names[block]);
 	/* The last in the table, of the nvswap block, is in place of the others. */
 	for (unsigned i = 0; i < config_key_count; i++) {
 		if (!r->seen[i] || config_keys[i].type != KEY_PATHS ||
-		    config_keys[i].place != place)
+		    config_keys[i].place + offsetof(struct offload_config, device) !=
+			    PLACE(block, device))
 			continue;
 		at = r->seen[i];
 		snprintf(name, sizeof(name), "%s.%s", config_blocks[config_keys[i].block].name,
@@ -130,23 +130,19 @@ static int buffers_are_countable(struct reader *r, enum nvs_block block)
 {
 	bool param = block == NVS_OFFLOAD_PARAM;
 	const struct offload_config *offload = &r->config.offload[block];
-	size_t size = param ? offsetof(struct nvs_config, offload[NVS_OFFLOAD_PARAM].buffer_size)
-			    : offsetof(struct nvs_config, sub_group_size);
-	const struct json_value *at = seen_at(r, size);
+	const struct json_value *at = seen_at(
+		r, param ? PLACE(block, buffer_size) : offsetof(struct nvs_config, sub_group_size));
 
 	if (offload->device == NVS_DEVICE_NONE || buffer_bytes(&r->config, block) <= INT64_MAX)
 		return 0;
 	if (!at)
-		at = seen_at(r, param ? offsetof(struct nvs_config,
-						 offload[NVS_OFFLOAD_PARAM].buffer_count)
-				      : offsetof(struct nvs_config,
-						 offload[NVS_OFFLOAD_OPTIMIZER].buffer_count));
+		at = seen_at(r, PLACE(block, buffer_count));
 	return reader_complain(
 		r, at ? &at->place : NULL,
 		param ? "offload_param.buffer_size" : "zero_optimization.sub_group_size",
 		"a pool of %s.buffer_count %u x %s %llu elements of %llu bytes exceeds 2^63 bytes; "
 		"lower one of them",
-		block_name(block), offload->buffer_count,
+		block_names[block], offload->buffer_count,
 		param ? "buffer_size" : "zero_optimization.sub_group_size",
 		(unsigned long long)offload->buffer_size,
 		(unsigned long long)element_bytes(&r->config, block));
@@ -190,9 +186,10 @@ static const struct defaults *defaults_of(const struct optimizer_config *config)
 }
 
 /* A number that is the default of the type before becomes that of the present one. */
-static void follow_type(struct reader *r, const struct nvs_config *before)
+static void follow_type(struct reader *r)
 {
-	const struct defaults *was = defaults_of(&before->adam), *is = defaults_of(&r->config.adam);
+	const struct defaults *was = defaults_of(&r->caller->adam),
+			      *is = defaults_of(&r->config.adam);
 	struct optimizer_config *config = &r->config.adam;
 	const struct {
 		size_t key; /* of the first number of the key */
@@ -212,23 +209,23 @@ static void follow_type(struct reader *r, const struct nvs_config *before)
 	}
 }
 
-int rules_apply(struct reader *r, const struct nvs_config *before)
+int rules_apply(struct reader *r)
 {
-	static int (*const of_block[])(struct reader *, enum nvs_block) = {
-		nvme_has_path, paths_are_written_out, buffers_are_countable};
-	bool grad_follows = !r->grad_named && r->config.grad_accum_dtype == before->param_dtype;
+	bool grad_follows = !r->grad_named && r->config.grad_accum_dtype == r->caller->param_dtype;
 	int result = one_half_precision(r);
 
 	if (result)
 		return result;
 	config_derive(&r->config);
-	follow_type(r, before);
+	follow_type(r);
 	if (grad_follows)
 		r->config.grad_accum_dtype = r->config.param_dtype;
-	for (size_t i = 0; i < COUNT_OF(of_block); i++)
-		for (int block = NVS_OFFLOAD_PARAM; block <= NVS_OFFLOAD_OPTIMIZER && !result;
-		     block++)
-			result = of_block[i](r, (enum nvs_block)block);
+	for (int i = NVS_OFFLOAD_PARAM; i <= NVS_OFFLOAD_OPTIMIZER && !result; i++) {
+		const enum nvs_block block = (enum nvs_block)i;
+
+		result = nvme_has_path(r, block) ?: paths_are_written_out(r, block)
+						 ?: buffers_are_countable(r, block);
+	}
 	if (!result) {
 		const struct json_value *at =
 			seen_at(r, offsetof(struct nvs_config, optimizer_max_in_cpu));

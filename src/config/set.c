@@ -6,6 +6,7 @@
  */
 #include <ctype.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,20 +20,26 @@
 /* ---- Keys ---- */
 
 /* Finds the setting `key`, a path of blocks and a key separated by dots. NULL: -EINVAL. */
-static const struct config_key *find_key(const char *key, struct nvs_error *error)
+static const struct config_key *find_setting(const struct nvs_config *config, const char *key,
+					     struct nvs_error *error)
 {
 	enum config_block block = BLOCK_ROOT;
+	const struct config_key *found;
+	const char *name = key;
 
+	if (!config || !key) {
+		error_set(error, -EINVAL, "the configuration or the key is NULL");
+		return NULL;
+	}
 	if (!*key) {
 		error_about(error, -EINVAL, key, 0, 0,
 			    "the key is empty; name a setting, such as aio.block_size");
 		return NULL;
 	}
-
-	for (const char *name = key;; name++) {
+	for (;; block = found->child) {
 		size_t length = strcspn(name, ".");
-		const struct config_key *found = config_key_find(block, name, length);
 
+		found = config_key_find(block, name, length);
 		if (!found || (found->type != KEY_BLOCK && name[length])) {
 			const char *in = config_blocks[block].name;
 			char text[256], part[64];
@@ -46,30 +53,17 @@ static const struct config_key *find_key(const char *key, struct nvs_error *erro
 			return NULL;
 		}
 		if (found->type != KEY_BLOCK)
-			return found;
-		name += length;
-		if (!*name) {
+			break;
+		if (!name[length]) {
 			error_about(error, -EINVAL, key, 0, 0,
 				    "%.200s is a block; name one of its keys, such as "
 				    "aio.block_size",
 				    key);
 			return NULL;
 		}
-		block = found->child;
+		name += length + 1;
 	}
-}
-
-/* NULL: not found, -EINVAL. */
-static const struct config_key *find_setting(const struct nvs_config *config, const char *key,
-					     struct nvs_error *error)
-{
-	const struct config_key *found = NULL;
-
-	if (!config || !key)
-		error_set(error, -EINVAL, "the configuration or the key is NULL");
-	else
-		found = find_key(key, error);
-	if (!found || found->type != KEY_UNUSED)
+	if (found->type != KEY_UNUSED)
 		return found;
 	error_about(error, -EINVAL, key, 0, 0, "%.200s has no effect in nvswap: %s", key,
 		    found->meaning);
@@ -88,22 +82,6 @@ static bool is_numbered_choice(const struct config_key *key)
 	return key->type == KEY_CHOICE && key->choices->numbered;
 }
 
-static char *quoted(const char *value)
-{
-	char *text = NULL;
-	size_t nbytes;
-	FILE *file = open_memstream(&text, &nbytes);
-	struct json_writer json = json_to(file, 0);
-
-	if (!file)
-		return NULL;
-	json_text(&json, NULL, value);
-	if (!fclose(file))
-		return text;
-	free(text);
-	return NULL;
-}
-
 /* Whether the value is JSON other than a bare word. */
 static bool is_json(const struct config_key *key, const char *value)
 {
@@ -117,44 +95,30 @@ static bool is_json(const struct config_key *key, const char *value)
 	       (isdigit(*first) || *first == '-' || !strcmp(first, "Infinity"));
 }
 
-/* A word that is not JSON is refused like a string, with the values that the key allows. */
-static int parse_value(struct json_document **document, const struct config_key *key, char **text,
-		       const char *value, struct nvs_error *error)
+/* Sets it in a copy, which replaces the configuration if the value is valid. */
+static int set_value(struct nvs_config *config, const struct config_key *setting, const char *key,
+		     const struct json_value *value, struct nvs_error *error)
 {
-	struct nvs_error why = {.size = sizeof(why)};
-	int result = json_parse_relaxed(document, *text, strlen(*text), key->name,
-					CONFIG_MEMORY_MAX, &why);
+	struct reader r = {.caller = config,
+			   .config = *config,
+			   .from_call = true,
+			   .file = key,
+			   .key = setting,
+			   .error = error};
 
-	if (result == -EINVAL && *value != '"' && *value != '[') {
-		free(*text);
-		*text = quoted(value);
-		if (!*text)
-			return -ENOMEM;
-		result = json_parse_relaxed(document, *text, strlen(*text), key->name,
-					    CONFIG_MEMORY_MAX, &why);
-	}
-	if (result)
-		error_copy(error, &why);
-	return result;
-}
-
-static int set_number(struct nvs_config *config, const struct config_key *setting, const char *key,
-		      uint64_t number, struct nvs_error *error)
-{
-	struct reader r = {.from_call = true, .file = key, .error = error, .config = *config};
-
-	return reader_take(&r, config, reader_set_number(&r, setting, number, key));
+	snprintf(r.name, sizeof(r.name), "%s", key);
+	return reader_set(&r, value);
 }
 
 int nvs_config_set(struct nvs_config *config, const char *key, const char *value,
 		   struct nvs_error *error)
 {
 	HOLD_CANCEL;
-	struct reader r = {.from_call = true, .file = key, .error = error};
-	struct json_document *document = NULL;
 	const struct config_key *setting = find_setting(config, key, error);
-	uint64_t number;
-	char *text;
+	struct json_value bare = {.type = JSON_STRING, .string = value};
+	struct nvs_error why = {.size = sizeof(why)};
+	struct json_document *document;
+	char shown[SHOWN_BYTES + 8];
 	int result;
 
 	if (!setting)
@@ -162,14 +126,12 @@ int nvs_config_set(struct nvs_config *config, const char *key, const char *value
 	if (!value)
 		return error_about(error, -EINVAL, key, 0, 0, "the value of %.200s is NULL", key);
 	if (setting->type == KEY_PATHS && (!*value || !strcmp(value, "null"))) {
-		struct offload_config *offload = (void *)((char *)config + setting->place);
-
-		paths_free(offload);
+		paths_free(config_key_at(config, setting));
 		return 0;
 	}
 	if (setting->type == KEY_PATHS && !is_json(setting, value)) {
 		/* A path can contain bytes that JSON cannot. */
-		struct offload_config *offload = (void *)((char *)config + setting->place);
+		struct offload_config *offload = config_key_at(config, setting);
 		enum nvs_device device = offload->device;
 
 		result = config_set_paths(offload, &value, 1, error);
@@ -179,19 +141,25 @@ int nvs_config_set(struct nvs_config *config, const char *key, const char *value
 	if (!text_is_utf8(value))
 		return error_about(error, -EINVAL, key, 0, 0, "the value of %.200s is not UTF-8",
 				   key);
-	if (is_whole(setting) && reader_with_suffix(value, &number))
-		return set_number(config, setting, key, number, error);
-	text = is_json(setting, value) ? strdup(value) : quoted(value);
-	if (!text)
-		return error_about(error, -ENOMEM, key, 0, 0, "out of memory for %.200s", key);
-	result = parse_value(&document, setting, &text, value, error);
-	if (!result) {
-		r.config = *config;
-		result = reader_take(&r, config, reader_set(&r, setting, json_root(document), key));
+	if (is_json(setting, value)) {
+		result = json_parse_relaxed(&document, value, strlen(value), setting->name,
+					    CONFIG_MEMORY_MAX, &why);
+		if (!result) {
+			result = set_value(config, setting, key, json_root(document), error);
+			json_free(document);
+			return result;
+		}
+		if (result != -EINVAL || *value == '"' || *value == '[') {
+			error_copy(error, &why);
+			return result;
+		}
 	}
-	json_free(document);
-	free(text);
-	return result;
+	/* A word that is not JSON is refused like a string, with the values that the key allows. */
+	bare.length = strlen(value);
+	bare.raw = shown;
+	bare.raw_length = min_u64(bare.length + 2, sizeof(shown) - 1);
+	snprintf(shown, sizeof(shown), "\"%s\"", value);
+	return set_value(config, setting, key, &bare, error);
 }
 
 int nvs_config_set_number(struct nvs_config *config, const char *key, uint64_t number,
@@ -199,6 +167,8 @@ int nvs_config_set_number(struct nvs_config *config, const char *key, uint64_t n
 {
 	HOLD_CANCEL;
 	const struct config_key *setting = find_setting(config, key, error);
+	struct json_value value = {.type = JSON_NUMBER};
+	char digits[32];
 
 	if (!setting)
 		return -EINVAL;
@@ -206,42 +176,17 @@ int nvs_config_set_number(struct nvs_config *config, const char *key, uint64_t n
 	    setting->type != KEY_REAL && !is_numbered_choice(setting))
 		return error_about(error, -EINVAL, key, 0, 0,
 				   "%.200s is not one number; set it with nvs_config_set", key);
-	return set_number(config, setting, key, number, error);
+	value.raw = digits;
+	value.raw_length = (size_t)snprintf(digits, sizeof(digits), "%" PRIu64, number);
+	if (is_numbered_choice(setting) && config_choice_name(setting->choices, number)) {
+		value.type = JSON_STRING;
+		value.string = config_choice_name(setting->choices, number);
+		value.length = strlen(value.string);
+	}
+	return set_value(config, setting, key, &value, error);
 }
 
 /* ---- Reading ---- */
-
-static const void *place_of(const struct nvs_config *config, const struct config_key *key)
-{
-	return (const char *)config + key->place;
-}
-
-/* One path is written bare, unless nvs_config_set would read it as JSON. */
-static void put_paths(FILE *file, const struct config_key *key,
-		      const struct offload_config *offload)
-{
-	struct json_writer json = json_to(file, 0);
-
-	if (!offload->npaths)
-		return;
-	if (offload->npaths == 1 && !is_json(key, offload->nvme_path[0])) {
-		fputs(offload->nvme_path[0], file);
-		return;
-	}
-	json_texts(&json, NULL, (const char *const *)offload->nvme_path, offload->npaths);
-}
-
-static void put_reals(FILE *file, const double *reals, unsigned n)
-{
-	struct json_writer json = json_to(file, 0);
-
-	if (n > 1)
-		json_open_list(&json, NULL);
-	for (unsigned i = 0; i < n; i++)
-		json_exact(&json, NULL, reals[i]);
-	if (n > 1)
-		json_close_list(&json);
-}
 
 static bool names_variable(const struct nvs_config *config, const struct config_key *key)
 {
@@ -250,7 +195,9 @@ static bool names_variable(const struct nvs_config *config, const struct config_
 
 static void put_value(FILE *file, const struct nvs_config *config, const struct config_key *key)
 {
-	const void *place = place_of(config, key);
+	const void *place = config_key_at(config, key);
+	const struct offload_config *offload = place;
+	struct json_writer json = json_to(file, 0);
 
 	switch (key->type) {
 	case KEY_BOOL:
@@ -260,26 +207,33 @@ static void put_value(FILE *file, const struct nvs_config *config, const struct 
 		fputs(config_verifies(config) ? "true" : "false", file);
 		break;
 	case KEY_U32:
+	case KEY_U64:
 		if (names_variable(config, key))
 			fputs(config->rank_variable, file);
 		else
-			fprintf(file, "%u", *(const uint32_t *)place);
-		break;
-	case KEY_U64:
-		fprintf(file, "%llu", (unsigned long long)*(const uint64_t *)place);
+			fprintf(file, "%" PRIu64, config_key_whole(key, config));
 		break;
 	case KEY_REAL:
+		json_exact(&json, NULL, *(const double *)place);
+		break;
 	case KEY_BETAS:
-		put_reals(file, place, key->type == KEY_BETAS ? 2 : 1);
+		json_open_list(&json, NULL);
+		json_exact(&json, NULL, ((const double *)place)[0]);
+		json_exact(&json, NULL, ((const double *)place)[1]);
+		json_close_list(&json);
 		break;
 	case KEY_CHOICE:
-		fputs(config_choice_name(key->choices, *(const unsigned *)place), file);
+		fputs(config_choice_name(key->choices, config_key_whole(key, config)), file);
 		break;
 	case KEY_NAME:
 		fputs(place, file);
 		break;
-	case KEY_PATHS:
-		put_paths(file, key, place);
+	case KEY_PATHS: /* one path is bare, unless nvs_config_set would read it as JSON */
+		if (offload->npaths == 1 && !is_json(key, offload->nvme_path[0]))
+			fputs(offload->nvme_path[0], file);
+		else if (offload->npaths)
+			json_texts(&json, NULL, (const char *const *)offload->nvme_path,
+				   offload->npaths);
 		break;
 	case KEY_BLOCK:
 	case KEY_UNUSED:
@@ -322,28 +276,20 @@ int nvs_config_get_number(const struct nvs_config *config, const char *key, uint
 			  struct nvs_error *error)
 {
 	const struct config_key *setting = find_setting(config, key, error);
-	const void *place;
 
 	if (!setting)
 		return -EINVAL;
 	if (!number)
 		return error_set(error, -EINVAL, "number is NULL");
-	place = place_of(config, setting);
 	if (names_variable(config, setting))
 		return error_about(error, -EINVAL, key, 0, 0,
 				   "%.200s is the environment variable %s: call "
 				   "nvs_config_read_rank first",
 				   key, config->rank_variable);
-	if (setting->type == KEY_BOOL)
-		*number = *(const bool *)place;
-	else if (setting->type == KEY_VERIFY)
+	if (setting->type == KEY_VERIFY)
 		*number = config_verifies(config);
-	else if (setting->type == KEY_U32)
-		*number = *(const uint32_t *)place;
-	else if (is_numbered_choice(setting))
-		*number = *(const unsigned *)place;
-	else if (setting->type == KEY_U64)
-		*number = *(const uint64_t *)place;
+	else if (setting->type == KEY_BOOL || is_whole(setting) || is_numbered_choice(setting))
+		*number = config_key_whole(setting, config);
 	else
 		return error_about(error, -EINVAL, key, 0, 0,
 				   "%.200s is not a whole number, true or false; read it with "
@@ -371,8 +317,9 @@ int nvs_config_get_real(const struct nvs_config *config, const char *key, double
 	if (!number)
 		return error_set(error, -EINVAL, "number is NULL");
 	if (setting->type == (indexed ? KEY_BETAS : KEY_REAL)) {
-		*number = ((const double *)place_of(config,
-						    setting))[indexed ? key[length - 1] - '0' : 0];
+		const double *reals = config_key_at(config, setting);
+
+		*number = reals[indexed ? key[length - 1] - '0' : 0];
 		return 0;
 	}
 	if (indexed || !is_whole(setting))

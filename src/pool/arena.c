@@ -12,6 +12,7 @@
 
 #include "base/memory/huge_map.h"
 #include "base/memory/room.h"
+#include "base/numbers.h"
 #include "base/state_checks.h"
 
 #ifndef MADV_POPULATE_WRITE
@@ -25,7 +26,7 @@
 static bool map_explicit_huge(struct arena *arena)
 {
 	uint64_t page = huge_page_bytes();
-	uint64_t nbytes = (arena->used + page - 1) / page * page;
+	uint64_t nbytes = align_up(arena->used, page);
 	/* The page size is passed as its logarithm. */
 	int size = __builtin_ctzll(page) << MAP_HUGE_SHIFT;
 	void *data = MAP_FAILED;
@@ -146,8 +147,7 @@ static int map_and_lock(struct arena *arena, const struct pool_options *options,
 		arena->locked = arena->used; /* explicit huge pages are never swapped */
 	} else {
 		do {
-			uint64_t left = arena->used - arena->locked;
-			uint64_t nbytes = step < left ? step : left;
+			uint64_t nbytes = min_u64(step, arena->used - arena->locked);
 
 			if (!mlock(arena->data + arena->locked, nbytes))
 				arena->locked += nbytes;

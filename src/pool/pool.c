@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #include "base/memory/extents.h"
+#include "base/numbers.h"
 #include "base/state_checks.h"
 
 struct pool {
@@ -118,8 +119,7 @@ void *pool_lease(struct pool *pool, uint64_t nbytes)
 	if (extents_alloc(pool->extents, units(pool, nbytes), &offset))
 		return NULL;
 	pool->used += units(pool, nbytes) * pool->unit;
-	if (pool->used > pool->used_max)
-		pool->used_max = pool->used;
+	pool->used_max = max_u64(pool->used_max, pool->used);
 	assert(offset * pool->unit <= pool->nbytes - nbytes);
 	leases_check(pool);
 	return pool->arena.data + offset * pool->unit;
@@ -168,11 +168,6 @@ uint64_t pool_bytes(const struct pool *pool)
 	return pool->nbytes;
 }
 
-uint64_t pool_locked(const struct pool *pool)
-{
-	return pool->arena.locked < pool->nbytes ? pool->arena.locked : pool->nbytes;
-}
-
 uint64_t pool_free_bytes(const struct pool *pool)
 {
 	return pool->nbytes - pool->used;
@@ -192,7 +187,7 @@ void pool_get_stats(struct pool *pool, struct nvs_pool_stats *stats)
 		.used = pool->used,
 		.used_max = pool->used_max,
 		.largest_free = pool_largest_free(pool),
-		.locked = pool_locked(pool),
+		.locked = min_u64(pool->arena.locked, pool->nbytes),
 		.huge = pool->arena.huge ? pool->nbytes : 0,
 		.transparent_huge = pool->arena.transparent_huge,
 		.numa_node = pool->arena.node,

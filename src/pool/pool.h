@@ -65,7 +65,6 @@ void *pool_data(const struct pool *pool);
 uint64_t pool_bytes(const struct pool *pool);
 /* Whether these bytes are the pool's. */
 bool pool_has(const struct pool *pool, const char *data, uint64_t nbytes);
-uint64_t pool_locked(const struct pool *pool); /* bytes from its start that are locked */
 uint64_t pool_free_bytes(const struct pool *pool);
 uint64_t pool_largest_free(struct pool *pool); /* bytes */
 void pool_get_stats(struct pool *pool, struct nvs_pool_stats *stats);

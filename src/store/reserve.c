@@ -58,7 +58,7 @@ void store_space_check(const struct store *store)
 	assert(size * store->unit == store->share * store->nmembers);
 	assert(unused <= size);
 	assert(extents_largest(store->extents) <= unused);
-	assert((extents_count(store->extents) == 0) == (unused == 0));
+	assert((extents_largest(store->extents) == 0) == (unused == 0));
 	assert(extents_tail(store->extents) <= size);
 	/* Without extents everything is free. */
 	assert(store->live || unused == size);

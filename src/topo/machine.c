@@ -38,11 +38,6 @@ uint64_t memlock_limit(void)
 	return limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;
 }
 
-static uint64_t kernel_limit(const char *name)
-{
-	return (uint64_t)sysfs_number(0, "/proc/sys/fs/%s", name);
-}
-
 void machine_facts(struct nvs_machine_info *info)
 {
 	static const char meminfo[] = "/proc/meminfo";
@@ -74,7 +69,8 @@ void machine_facts(struct nvs_machine_info *info)
 	sysfs_choice(choices);
 	snprintf(info->transparent_hugepages, sizeof(info->transparent_hugepages), "%.15s",
 		 choices);
-	info->aio_nr = kernel_limit("aio-nr");
-	info->aio_max_nr = kernel_limit("aio-max-nr");
-	info->io_uring_disabled = (int)sysfs_number(-1, "/proc/sys/kernel/io_uring_disabled");
+	info->aio_nr = file_number("/proc/sys/fs/aio-nr", "", 0);
+	info->aio_max_nr = file_number("/proc/sys/fs/aio-max-nr", "", 0);
+	info->io_uring_disabled = (int)file_number("/proc/sys/kernel/io_uring_disabled", "",
+						   (unsigned)-1);
 }

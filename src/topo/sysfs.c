@@ -16,59 +16,34 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/files.h"
 #include "base/numbers.h"
 
 /* Device mapper over md over partitions is three levels deep; more than this is a loop. */
 #define DEPTH_MAX 16
 
-static int read_text(const char *path, char *text, size_t nbytes)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC), rc = 0;
-	ssize_t length;
-
-	if (fd < 0)
-		return -errno;
-	length = read(fd, text, nbytes - 1);
-	if (length < 0) {
-		rc = -errno;
-		length = 0;
-	}
-	close(fd);
-	while (length > 0 && isspace((unsigned char)text[length - 1]))
-		length--;
-	text[length] = '\0';
-	return rc;
-}
-
 int sysfs_text(char *text, size_t nbytes, const char *path_format, ...)
 {
 	char path[PATH_MAX];
+	ssize_t length = -1;
 	va_list args;
-	int length;
+	int fd, rc;
 
 	assert(nbytes > 0);
-	text[0] = '\0';
 	va_start(args, path_format);
-	length = vsnprintf(path, sizeof(path), path_format, args);
+	rc = vsnprintf(path, sizeof(path), path_format, args);
 	va_end(args);
-	return length < (int)sizeof(path) ? read_text(path, text, nbytes) : -ENAMETOOLONG;
-}
-
-int64_t sysfs_number(int64_t otherwise, const char *path_format, ...)
-{
-	char path[PATH_MAX], text[64], *end;
-	long long value;
-	va_list args;
-	int length;
-
-	va_start(args, path_format);
-	length = vsnprintf(path, sizeof(path), path_format, args);
-	va_end(args);
-	if (length >= (int)sizeof(path) || read_text(path, text, sizeof(text)))
-		return otherwise;
-	errno = 0;
-	value = strtoll(text, &end, 10);
-	return end == text || errno ? otherwise : value;
+	assert(rc < (int)sizeof(path)); /* names of devices have up to 63 bytes */
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0)
+		length = read(fd, text, nbytes - 1);
+	rc = length < 0 ? -errno : 0;
+	if (fd >= 0)
+		close(fd);
+	while (length > 0 && isspace((unsigned char)text[length - 1]))
+		length--;
+	text[length < 0 ? 0 : length] = '\0';
+	return rc;
 }
 
 void sysfs_choice(char *text)
@@ -151,9 +126,9 @@ int sysfs_node(const char *root, const char *device)
 		if (glob(pattern, GLOB_NOSORT, NULL, &found))
 			continue;
 		for (size_t j = 0; j < found.gl_pathc; j++) {
-			int64_t its = sysfs_number(-1, "%s", found.gl_pathv[j]);
+			uint64_t its = file_number(found.gl_pathv[j], "", UINT64_MAX);
 
-			if (its < 0 || its > INT_MAX || (node >= 0 && its != node)) {
+			if (its > INT_MAX || (node >= 0 && (int)its != node)) {
 				globfree(&found);
 				return -1;
 			}

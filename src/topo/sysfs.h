@@ -13,9 +13,6 @@
 /* Reads a small file without trailing white space. On error, returns a negative errno and "". */
 int sysfs_text(char *text, size_t nbytes, const char *path_format, ...)
 	__attribute__((format(printf, 3, 4)));
-/* The decimal number at the start of a small file; `otherwise` if there is none. */
-int64_t sysfs_number(int64_t otherwise, const char *path_format, ...)
-	__attribute__((format(printf, 2, 3)));
 /* Reduces "none [mq-deadline] kyber" to the current choice, "mq-deadline". */
 void sysfs_choice(char *text);
 

@@ -148,33 +148,23 @@ static hwloc_obj_t find_node(const struct topo *topo, int node)
 	return node < 0 ? NULL : hwloc_get_numanode_obj_by_os_index(topo->hwloc, (unsigned)node);
 }
 
-/* The node's object, or NULL and *code if nothing can be bound to it. */
-static hwloc_obj_t bindable_node(const struct topo *topo, int node, int *code)
+/* 0, or why nothing can be bound to the node or core. */
+static int check_bindable(const struct topo *topo, hwloc_obj_t object)
 {
-	hwloc_obj_t object = find_node(topo, node);
-
-	if (!hwloc_topology_is_thissystem(topo->hwloc))
-		*code = -ENOTSUP;
-	else if (!object)
-		*code = -EINVAL;
-	else
-		return object;
-	return NULL;
+	return !hwloc_topology_is_thissystem(topo->hwloc) ? -ENOTSUP : object ? 0 : -EINVAL;
 }
 
 int topo_bind_memory(const struct topo *topo, int node, void *data, size_t nbytes)
 {
-	int code = 0;
-	hwloc_obj_t object = bindable_node(topo, node, &code);
+	hwloc_obj_t object = find_node(topo, node);
+	int rc = check_bindable(topo, object);
 
-	if (!object)
-		return code;
 	/* Not HWLOC_MEMBIND_STRICT: with it, a full node kills the process instead of falling back
 	 * to another node. */
-	if (hwloc_set_area_membind(topo->hwloc, data, nbytes, object->nodeset, HWLOC_MEMBIND_BIND,
-				   HWLOC_MEMBIND_BYNODESET))
-		return errno == ENOSYS ? -ENOTSUP : -errno;
-	return 0;
+	if (!rc && hwloc_set_area_membind(topo->hwloc, data, nbytes, object->nodeset,
+					  HWLOC_MEMBIND_BIND, HWLOC_MEMBIND_BYNODESET))
+		rc = errno == ENOSYS ? -ENOTSUP : -errno;
+	return rc;
 }
 
 /* Binds the calling thread to those of these CPUs that the process may run on. */
@@ -196,10 +186,10 @@ static int bind_to_allowed(const struct topo *topo, hwloc_const_cpuset_t among)
 
 int topo_bind_thread(const struct topo *topo, int node)
 {
-	int code = 0;
-	hwloc_obj_t object = bindable_node(topo, node, &code);
+	hwloc_obj_t object = find_node(topo, node);
+	int rc = check_bindable(topo, object);
 
-	return object ? bind_to_allowed(topo, object->cpuset) : code;
+	return rc ? rc : bind_to_allowed(topo, object->cpuset);
 }
 
 /* The next core after `core` (NULL: the first) near the node of which the process may use at least
@@ -232,10 +222,10 @@ unsigned topo_cores(const struct topo *topo, int node)
 int topo_bind_thread_to_core(const struct topo *topo, int node, unsigned core)
 {
 	hwloc_obj_t object = next_core(topo, node, NULL);
+	int rc;
 
-	if (!hwloc_topology_is_thissystem(topo->hwloc))
-		return -ENOTSUP;
 	for (unsigned i = 0; object && i < core; i++)
 		object = next_core(topo, node, object);
-	return object ? bind_to_allowed(topo, object->cpuset) : -EINVAL;
+	rc = check_bindable(topo, object);
+	return rc ? rc : bind_to_allowed(topo, object->cpuset);
 }

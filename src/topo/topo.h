@@ -79,7 +79,6 @@ uint64_t memlock_limit(void);
 /* Fills in *info except for the I/O engines, which the aio layer tries. */
 void machine_facts(struct nvs_machine_info *info);
 
-/* ---- cow.c ---- */
 /*
  * Why space that is reserved for the open file may not suffice to write it; NULL: it does, or
  * nothing is known against it.

@@ -300,19 +300,6 @@ static unsigned io_track(unsigned worker, unsigned slot)
 	return TID_WORKERS + worker * TID_A_WORKER + slot;
 }
 
-static void put_of_thread(struct trace_writer *writer, const struct span *span,
-			  const char *category)
-{
-	char name[NAME_BYTES + 1] = "";
-
-	memcpy(name, span->name, NAME_BYTES);
-	open_event(writer, "X", category, name);
-	json_count(&writer->json, "tid", span->thread + 1);
-	put_times(writer, span);
-	json_close_object(&writer->json);
-	writer->threads[span->thread] = true;
-}
-
 /* A tensor's calls share an id, so viewers draw them in one row, "use NAME". */
 static void put_call(struct trace_writer *writer, const struct span *span, enum trace_kind kind)
 {
@@ -372,13 +359,18 @@ static void put_span(struct trace_writer *writer, const struct span *span, enum 
 			*slots = span->io.slot + 1u;
 		break;
 	case TRACE_COMPUTE:
-		put_of_thread(writer, span, "compute");
-		break;
 	case TRACE_WAIT:
-		put_of_thread(writer, span, "wait");
-		break;
 	case TRACE_CALLER:
-		put_of_thread(writer, span, "caller");
+		snprintf(name, sizeof(name), "%.*s", NAME_BYTES, span->name);
+		open_event(writer, "X",
+			   kind == TRACE_COMPUTE ? "compute"
+			   : kind == TRACE_WAIT	 ? "wait"
+						 : "caller",
+			   name);
+		json_count(json, "tid", span->thread + 1);
+		put_times(writer, span);
+		json_close_object(json);
+		writer->threads[span->thread] = true;
 		break;
 	case TRACE_TENSOR_READ:
 	case TRACE_TENSOR_WRITE:

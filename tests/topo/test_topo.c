@@ -21,6 +21,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/files.h"
 #include "support/support.h"
 #include "support/tests.h"
 #include "topo/sysfs.h"
@@ -393,9 +394,9 @@ TEST(small_files_are_read_as_text_numbers_and_choices)
 	assert_string_equal(text, "none");
 	assert_int_equal(sysfs_text(tight, sizeof(tight), "%s/only", sys), 0);
 	assert_string_equal(tight, "non");
-	assert_int_equal(sysfs_number(-7, "%s/number", sys), 4096);
-	assert_int_equal(sysfs_number(-7, "%s/only", sys), -7);
-	assert_int_equal(sysfs_number(-7, "%s/missing", sys), -7);
+	assert_int_equal(file_number(path_in(sys, "number"), "", 7), 4096);
+	assert_int_equal(file_number(path_in(sys, "only"), "", 7), 7);
+	assert_int_equal(file_number(path_in(sys, "missing"), "", 7), 7);
 	assert_int_equal(sysfs_text(text, sizeof(text), "%s/missing", sys), -ENOENT);
 	assert_string_equal(text, "");
 }
@@ -774,8 +775,8 @@ TEST(the_facts_of_the_machine_are_those_of_the_kernel)
 	assert_int_equal(facts.memlock_bytes, memlock_limit());
 	assert_true(facts.hugepages_free <= facts.hugepages_total);
 	assert_int_equal(facts.io_uring_disabled,
-			 sysfs_number(-1, "/proc/sys/kernel/io_uring_disabled"));
-	assert_int_equal(facts.aio_max_nr, sysfs_number(0, "/proc/sys/fs/aio-max-nr"));
+			 file_number("/proc/sys/kernel/io_uring_disabled", "", (unsigned)-1));
+	assert_int_equal(facts.aio_max_nr, file_number("/proc/sys/fs/aio-max-nr", "", 0));
 	assert_null(strchr(facts.transparent_hugepages, '['));
 	assert_false(facts.ioengine[NVS_IOENGINE_POSIX].works);
 }

@@ -6,17 +6,13 @@
 #include "base/json/read.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <locale.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-static bool is_digit(char c)
-{
-	return c >= '0' && c <= '9';
-}
 
 /* Reads the exponent at `text` ("e+8"), limited to values that are out of any range. */
 static long read_exponent(const char *text, const char *end)
@@ -46,7 +42,7 @@ enum json_whole json_read_whole(const struct json_value *number, uint64_t *whole
 
 	assert(number->type == JSON_NUMBER && number->raw_length);
 	text += negative;
-	for (c = text; c < end && (is_digit(*c) || *c == '.'); c++) {
+	for (c = text; c < end && (isdigit((unsigned char)*c) || *c == '.'); c++) {
 		if (*c == '.') {
 			point = true;
 			continue;
@@ -67,8 +63,9 @@ enum json_whole json_read_whole(const struct json_value *number, uint64_t *whole
 	if (exponent < 0)
 		return JSON_FRACTION;
 	for (c = text; c <= last; c++)
-		if (is_digit(*c) && (__builtin_mul_overflow(value, (uint64_t)10, &value) ||
-				     __builtin_add_overflow(value, (uint64_t)(*c - '0'), &value)))
+		if (isdigit((unsigned char)*c) &&
+		    (__builtin_mul_overflow(value, (uint64_t)10, &value) ||
+		     __builtin_add_overflow(value, (uint64_t)(*c - '0'), &value)))
 			return JSON_TOO_LARGE;
 	for (; exponent; exponent--)
 		if (__builtin_mul_overflow(value, (uint64_t)10, &value))

@@ -49,22 +49,6 @@ struct parser {
 
 /* ---- Memory ---- */
 
-static void *add_chunk(struct json_document *d, size_t nbytes)
-{
-	size_t whole = nbytes + sizeof(struct chunk);
-	struct chunk *chunk;
-
-	if (whole < nbytes || whole > d->max - d->used)
-		return NULL;
-	chunk = malloc(whole);
-	if (!chunk)
-		return NULL;
-	d->used += whole;
-	chunk->next = d->chunks;
-	d->chunks = chunk;
-	return chunk + 1;
-}
-
 /* NULL: memory_max is reached, or malloc failed. */
 static void *carve(struct json_document *d, size_t nbytes)
 {
@@ -73,15 +57,19 @@ static void *carve(struct json_document *d, size_t nbytes)
 	char *piece;
 
 	assert(rounded >= nbytes);
-	if (rounded > CHUNK_BYTES / 4)
-		return add_chunk(d, rounded);
 	if (rounded > d->room_nbytes) {
-		char *room = add_chunk(d, CHUNK_BYTES);
+		size_t room = max_u64(rounded, CHUNK_BYTES), whole = room + sizeof(struct chunk);
+		struct chunk *chunk = NULL;
 
-		if (!room)
+		if (whole > room && whole <= d->max - d->used)
+			chunk = malloc(whole);
+		if (!chunk)
 			return NULL;
-		d->room = room;
-		d->room_nbytes = CHUNK_BYTES;
+		d->used += whole;
+		chunk->next = d->chunks;
+		d->chunks = chunk;
+		d->room = (char *)(chunk + 1);
+		d->room_nbytes = room;
 	}
 	piece = d->room;
 	d->room += rounded;
@@ -222,128 +210,86 @@ static int unexpected(struct parser *p, const char *expected)
 
 /* ---- Strings ---- */
 
-static char *put_utf8(char *to, uint32_t point)
+/* The code unit of the escape \uXXXX at `raw`; -1: another escape, or none. */
+static int32_t read_unit(const char *raw, const char *end)
 {
-	if (point < 0x80) {
-		*to++ = (char)point;
-		return to;
-	}
-	if (point < 0x800) {
-		*to++ = (char)(0xc0 | point >> 6);
-	} else {
-		if (point < 0x10000) {
-			*to++ = (char)(0xe0 | point >> 12);
-		} else {
-			*to++ = (char)(0xf0 | point >> 18);
-			*to++ = (char)(0x80 | (point >> 12 & 0x3f));
-		}
-		*to++ = (char)(0x80 | (point >> 6 & 0x3f));
-	}
-	*to++ = (char)(0x80 | (point & 0x3f));
-	return to;
-}
-
-/* The code unit of the escape \uXXXX at `raw`; 0: another escape, or none. */
-static unsigned read_unit(const char *raw, const char *end)
-{
-	unsigned unit = 0;
+	int32_t unit = 0;
 
 	if (end - raw < 6 || raw[0] != '\\' || raw[1] != 'u')
-		return 0;
-	for (int i = 2; i < 6; i++)
-		unit = unit << 4 |
-		       (unsigned)(is_digit(raw[i]) ? raw[i] - '0' : (raw[i] | 0x20) - 'a' + 10);
+		return -1;
+	for (int i = 2; i < 6; i++) {
+		if (!isxdigit((unsigned char)raw[i]))
+			return -1;
+		unit = unit << 4 | (is_digit(raw[i]) ? raw[i] - '0' : (raw[i] | 0x20) - 'a' + 10);
+	}
 	return unit;
 }
 
-/* Decodes the escape at `*raw`, and the second one of a pair. False: half a pair, now U+FFFD. */
-static bool decode_escape(const char **raw, const char *end, char **to)
+/* Decodes the escape at p->at, and the second one of a pair; half a pair is U+FFFD. Returns what is
+ * wrong with it, or NULL. */
+static const char *decode_escape(struct parser *p, const char *end, char **to, bool *half)
 {
-	static const char names[] = "bfnrt", bytes[] = "\b\f\n\r\t";
-	const char *name = strchr(names, (*raw)[1]);
-	unsigned unit = read_unit(*raw, end), low;
+	static const char names[] = "bfnrt\"\\/", bytes[] = "\b\f\n\r\t\"\\/";
+	static const uint8_t leads[] = {0, 0xc0, 0xe0, 0xf0};
+	const char *name = memchr(names, p->at[1], sizeof(names) - 1);
+	int32_t unit = read_unit(p->at, end), low;
+	unsigned more;
 
-	if ((*raw)[1] != 'u') {
-		*(*to)++ = name ? bytes[name - names] : (*raw)[1];
-		*raw += 2;
-		return true;
+	if (name) {
+		*(*to)++ = bytes[name - names];
+		p->at += 2;
+		return NULL;
 	}
-	*raw += 6;
-	if (unit < 0xd800 || unit > 0xdfff) {
-		*to = put_utf8(*to, unit);
-		return true;
+	if (p->at[1] != 'u')
+		return "an invalid escape; write a backslash as '\\\\'";
+	if (unit < 0)
+		return "a '\\u' without four hex digits";
+	p->at += 6;
+	low = read_unit(p->at, end);
+	if (unit >= 0xd800 && unit <= 0xdbff && low >= 0xdc00 && low <= 0xdfff) {
+		unit = 0x10000 + ((unit & 0x3ff) << 10 | (low & 0x3ff));
+		p->at += 6;
+	} else if (unit >= 0xd800 && unit <= 0xdfff) {
+		unit = 0xfffd;
+		*half = true;
 	}
-	low = read_unit(*raw, end);
-	if (unit > 0xdbff || low < 0xdc00 || low > 0xdfff) {
-		*to = put_utf8(*to, 0xfffd);
-		return false;
-	}
-	*raw += 6;
-	*to = put_utf8(*to, 0x10000 + ((unit & 0x3ff) << 10 | (low & 0x3ff)));
-	return true;
-}
-
-/* Checks the escape at p->at and moves past it. */
-static int skip_escape(struct parser *p, const char *begin)
-{
-	size_t left = (size_t)(p->end - p->at);
-
-	if (left < 2)
-		return ended_early(p);
-	if (!strchr("\"\\/bfnrtu", p->at[1]) || !p->at[1])
-		return refuse_text(
-			p, begin, -EINVAL,
-			"a string that begins here has an invalid escape; write a backslash "
-			"as '\\\\'");
-	if (p->at[1] == 'u')
-		for (size_t i = 2; i < 6; i++)
-			if (i >= left || !isxdigit((unsigned char)p->at[i]))
-				return refuse_text(
-					p, begin, -EINVAL,
-					"a string that begins here has a '\\u' without four "
-					"hex digits");
-	p->at += p->at[1] == 'u' ? 6 : 2;
-	return 0;
+	more = (unit >= 0x80) + (unit >= 0x800) + (unit >= 0x10000);
+	*(*to)++ = (char)(leads[more] | unit >> 6 * more);
+	while (more--)
+		*(*to)++ = (char)(0x80 | (unit >> 6 * more & 0x3f));
+	return NULL;
 }
 
 /* Decodes the string that begins at p->at and moves past it. */
 static int read_string(struct parser *p, const char **string, size_t *length, bool *lone_surrogate)
 {
-	const char *begin = p->at++, *from;
-	char *copy, *to;
+	const char *begin = p->at++, *end = p->at, *wrong = NULL;
+	char *copy, *to, text[128];
 
-	while (p->at < p->end && *p->at != '"') {
-		int rc = 0;
-
-		if ((unsigned char)*p->at < ' ')
-			return refuse_text(
-				p, begin, -EINVAL,
-				"a string that begins here has a line end or another control "
-				"character in it; a closing '\"' may be missing");
-		if (*p->at == '\\')
-			rc = skip_escape(p, begin);
-		else
-			p->at++;
-		if (rc)
-			return rc;
-	}
-	if (p->at == p->end)
+	/* A quote behind a backslash does not end it. */
+	while (end < p->end && *end != '"' && (unsigned char)*end >= ' ')
+		end += *end == '\\' ? 2 : 1;
+	if (end >= p->end)
 		return ended_early(p);
-	copy = to = carve(p->document, (size_t)(p->at - begin));
+	copy = to = carve(p->document, (size_t)(end - begin));
 	if (!copy)
 		return no_memory(p);
 	*lone_surrogate = false;
-	for (from = begin + 1; from < p->at;) {
-		if (*from != '\\')
-			*to++ = *from++;
-		else if (!decode_escape(&from, p->at, &to))
-			*lone_surrogate = true;
+	while (p->at < end && !wrong) {
+		if (*p->at == '\\')
+			wrong = decode_escape(p, end, &to, lone_surrogate);
+		else
+			*to++ = *p->at++;
 	}
-	if (*lone_surrogate && !p->relaxed)
-		return refuse_text(
-			p, begin, -EINVAL,
-			"a string that begins here has half of a '\\u' pair, which is no "
-			"character");
+	if (!wrong && *end != '"')
+		wrong = "a line end or another control character in it; a closing '\"' may be "
+			"missing";
+	if (!wrong && *lone_surrogate && !p->relaxed)
+		wrong = "half of a '\\u' pair, which is no character";
+	if (wrong) {
+		snprintf(text, sizeof(text), "a string that begins here has %s", wrong);
+		return refuse_text(p, begin, -EINVAL, text);
+	}
 	*to = '\0';
 	*string = copy;
 	*length = (size_t)(to - copy);
@@ -478,19 +424,12 @@ static int by_key(const void *left, const void *right)
 {
 	const struct json_value *a = *(struct json_value *const *)left;
 	const struct json_value *b = *(struct json_value *const *)right;
-	size_t length = a->key_length < b->key_length ? a->key_length : b->key_length;
+	size_t length = min_u64(a->key_length, b->key_length);
 	int order = memcmp(a->key, b->key, length);
 
-	if (order)
-		return order;
-	if (a->key_length != b->key_length)
-		return a->key_length < b->key_length ? -1 : 1;
-	return a->raw < b->raw ? -1 : a->raw > b->raw; /* in the order of the text */
-}
-
-static bool same_key(const struct json_value *a, const struct json_value *b)
-{
-	return a->key_length == b->key_length && !memcmp(a->key, b->key, a->key_length);
+	if (!order)
+		order = (a->key_length > b->key_length) - (a->key_length < b->key_length);
+	return order ? order : (a->raw > b->raw) - (a->raw < b->raw); /* in the order of the text */
 }
 
 static int close_container(struct parser *p)
@@ -519,11 +458,12 @@ static int close_container(struct parser *p)
 	assert(n == value->count);
 	qsort(d->sorted, n, sizeof(struct json_value *), by_key);
 	for (size_t i = 1; i < n; i++) {
-		struct json_value *member = d->sorted[i];
+		struct json_value *member = d->sorted[i], *earlier = d->sorted[i - 1];
 
-		if (!same_key(d->sorted[i - 1], member))
+		if (earlier->key_length != member->key_length ||
+		    memcmp(earlier->key, member->key, member->key_length) != 0)
 			continue;
-		member->earlier = d->sorted[i - 1];
+		member->earlier = earlier;
 		if (!value->duplicate || member->raw < value->duplicate->raw)
 			value->duplicate = member;
 	}

@@ -30,7 +30,7 @@ struct extents {
 	uint64_t spare_count; /* nodes in the free list and from `touched` on */
 	uint32_t touched;     /* the first node never used */
 	uint32_t random;
-	uint64_t size, free_units, count;
+	uint64_t size, free_units;
 };
 
 #define CAPACITY_MAX UINT32_MAX
@@ -77,17 +77,6 @@ static void refresh(struct node *nodes, uint32_t at)
 				max_u64(nodes[node->left].longest, nodes[node->right].longest));
 }
 
-/* Updates `longest` from the root to the extent at `offset` after its length changed. */
-static void refresh_path(struct node *nodes, uint32_t at, uint64_t offset)
-{
-	assert(at != NONE);
-	if (offset != nodes[at].offset) {
-		refresh_path(nodes, offset < nodes[at].offset ? nodes[at].left : nodes[at].right,
-			     offset);
-	}
-	refresh(nodes, at);
-}
-
 /* Joins two trees; all of `low` lies before all of `high`. */
 static uint32_t merge_trees(struct node *nodes, uint32_t low, uint32_t high)
 {
@@ -122,9 +111,26 @@ static void split_tree(struct node *nodes, uint32_t at, uint64_t offset, uint32_
 	}
 }
 
+/* The tree with this extent. */
+static uint32_t insert_node(struct node *nodes, uint32_t root, uint32_t at)
+{
+	uint64_t offset = nodes[at].offset;
+
+	if (root == NONE || nodes[at].priority > nodes[root].priority) {
+		split_tree(nodes, root, offset, &nodes[at].left, &nodes[at].right);
+		root = at;
+	} else if (offset < nodes[root].offset) {
+		nodes[root].left = insert_node(nodes, nodes[root].left, at);
+	} else {
+		nodes[root].right = insert_node(nodes, nodes[root].right, at);
+	}
+	refresh(nodes, root);
+	return root;
+}
+
 static void add_free(struct extents *extents, uint64_t offset, uint64_t length)
 {
-	uint32_t at = extents->spare, low, high;
+	uint32_t at = extents->spare;
 
 	if (at != NONE)
 		extents->spare = extents->nodes[at].left;
@@ -132,38 +138,34 @@ static void add_free(struct extents *extents, uint64_t offset, uint64_t length)
 		at = extents->touched++;
 	assert(at != NONE && at < extents->capacity);
 	extents->spare_count--;
-	extents->count++;
 	extents->nodes[at] = (struct node){.offset = offset,
 					   .length = length,
 					   .longest = length,
 					   .priority = next_random(extents)};
 
-	split_tree(extents->nodes, extents->root, offset, &low, &high);
-	low = merge_trees(extents->nodes, low, at);
-	extents->root = merge_trees(extents->nodes, low, high);
+	extents->root = insert_node(extents->nodes, extents->root, at);
+}
+
+/* The tree without the extent at `offset`. */
+static uint32_t remove_node(struct node *nodes, uint32_t at, uint64_t offset)
+{
+	assert(at != NONE);
+	if (offset == nodes[at].offset)
+		return merge_trees(nodes, nodes[at].left, nodes[at].right);
+	if (offset < nodes[at].offset)
+		nodes[at].left = remove_node(nodes, nodes[at].left, offset);
+	else
+		nodes[at].right = remove_node(nodes, nodes[at].right, offset);
+	refresh(nodes, at);
+	return at;
 }
 
 static void drop_free(struct extents *extents, uint32_t at)
 {
-	uint64_t offset = extents->nodes[at].offset;
-	uint32_t low, high, cut;
-
-	split_tree(extents->nodes, extents->root, offset, &low, &high);
-	split_tree(extents->nodes, high, offset + 1, &cut, &high);
-	assert(cut == at);
-	extents->root = merge_trees(extents->nodes, low, high);
+	extents->root = remove_node(extents->nodes, extents->root, extents->nodes[at].offset);
 	extents->nodes[at].left = extents->spare;
 	extents->spare = at;
 	extents->spare_count++;
-	extents->count--;
-}
-
-/* Changes the bounds of a free extent; they must not pass a neighbour, to keep the order. */
-static void reshape(struct extents *extents, uint32_t at, uint64_t offset, uint64_t length)
-{
-	extents->nodes[at].offset = offset;
-	extents->nodes[at].length = length;
-	refresh_path(extents->nodes, extents->root, offset);
 }
 
 /* The last free extent that begins at or before `offset`, and the first after it. */
@@ -241,13 +243,7 @@ int extents_alloc(struct extents *extents, uint64_t length, uint64_t *offset)
 	if (at == NONE)
 		return -ENOSPC;
 	*offset = extents->nodes[at].offset;
-	if (extents->nodes[at].length == length)
-		drop_free(extents, at);
-	else
-		reshape(extents, at, *offset + length, extents->nodes[at].length - length);
-	assert(extents->free_units >= length);
-	extents->free_units -= length;
-	return 0;
+	return extents_take(extents, *offset, length);
 }
 
 int extents_take(struct extents *extents, uint64_t offset, uint64_t length)
@@ -264,19 +260,13 @@ int extents_take(struct extents *extents, uint64_t offset, uint64_t length)
 
 	if (ahead >= had || had - ahead < length)
 		return -EEXIST;
-
-	uint64_t behind = had - ahead - length;
-
-	if (ahead && behind && extents_prepare(extents, 1))
+	if (ahead && had - ahead > length && extents_prepare(extents, 1))
 		return -ENOMEM;
+	drop_free(extents, at);
 	if (ahead)
-		reshape(extents, at, begin, ahead);
-	else if (behind)
-		reshape(extents, at, offset + length, behind);
-	else
-		drop_free(extents, at);
-	if (ahead && behind)
-		add_free(extents, offset + length, behind);
+		add_free(extents, begin, ahead);
+	if (had - ahead > length)
+		add_free(extents, offset + length, had - ahead - length);
 	extents->free_units -= length;
 	return 0;
 }
@@ -284,6 +274,7 @@ int extents_take(struct extents *extents, uint64_t offset, uint64_t length)
 int extents_free(struct extents *extents, uint64_t offset, uint64_t length)
 {
 	const struct node *nodes = extents->nodes;
+	uint64_t begin = offset, end = offset + length;
 	uint32_t before, after;
 
 	assert(length > 0 && offset <= extents->size && length <= extents->size - offset);
@@ -291,25 +282,22 @@ int extents_free(struct extents *extents, uint64_t offset, uint64_t length)
 
 	/* A double free fails one of these. */
 	assert(before == NONE || nodes[before].offset + nodes[before].length <= offset);
-	assert(after == NONE || offset + length <= nodes[after].offset);
+	assert(after == NONE || end <= nodes[after].offset);
 
 	bool joins_before = before != NONE && nodes[before].offset + nodes[before].length == offset;
-	bool joins_after = after != NONE && offset + length == nodes[after].offset;
+	bool joins_after = after != NONE && end == nodes[after].offset;
 
-	if (joins_before && joins_after) {
-		uint64_t joined = nodes[before].length + length + nodes[after].length;
-
-		drop_free(extents, after);
-		reshape(extents, before, nodes[before].offset, joined);
-	} else if (joins_before) {
-		reshape(extents, before, nodes[before].offset, nodes[before].length + length);
-	} else if (joins_after) {
-		reshape(extents, after, offset, nodes[after].length + length);
-	} else {
-		if (extents_prepare(extents, 1))
-			return -ENOMEM;
-		add_free(extents, offset, length);
+	if (joins_before) {
+		begin = nodes[before].offset;
+		drop_free(extents, before);
 	}
+	if (joins_after) {
+		end += nodes[after].length;
+		drop_free(extents, after);
+	}
+	if (!joins_before && !joins_after && extents_prepare(extents, 1))
+		return -ENOMEM;
+	add_free(extents, begin, end - begin);
 	extents->free_units += length;
 	return 0;
 }
@@ -317,13 +305,10 @@ int extents_free(struct extents *extents, uint64_t offset, uint64_t length)
 int extents_grow(struct extents *extents, uint64_t length)
 {
 	assert(length > 0 && length <= UINT64_MAX - extents->size);
+	if (extents_prepare(extents, 1))
+		return -ENOMEM;
 	extents->size += length;
-
-	int rc = extents_free(extents, extents->size - length, length);
-
-	if (rc)
-		extents->size -= length;
-	return rc;
+	return extents_free(extents, extents->size - length, length);
 }
 
 uint64_t extents_size(const struct extents *extents)
@@ -339,11 +324,6 @@ uint64_t extents_free_units(const struct extents *extents)
 uint64_t extents_largest(const struct extents *extents)
 {
 	return extents->nodes[extents->root].longest;
-}
-
-uint64_t extents_count(const struct extents *extents)
-{
-	return extents->count;
 }
 
 uint64_t extents_tail(const struct extents *extents)

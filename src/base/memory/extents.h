@@ -30,7 +30,6 @@ int extents_grow(struct extents *extents, uint64_t length);
 uint64_t extents_size(const struct extents *extents);
 uint64_t extents_free_units(const struct extents *extents);
 uint64_t extents_largest(const struct extents *extents); /* the longest free extent */
-uint64_t extents_count(const struct extents *extents);	 /* number of free extents */
 /* Start of the free extent at the end of the space; the size if there is none. */
 uint64_t extents_tail(const struct extents *extents);
 

@@ -20,6 +20,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/text.h"
 
 /* An entry of a page table has 8 bytes for a page of 4096. */
 #define PAGES_PER_TABLE_BYTE 512
@@ -51,17 +52,6 @@ static uint64_t number_in(const char *directory, const char *name, const char *k
 	if (snprintf(path, sizeof(path), "%s/%s", directory, name) >= (int)sizeof(path))
 		return otherwise;
 	return file_number(path, key, otherwise);
-}
-
-/* Whether `word` is one of a list with commas. */
-static bool lists(const char *list, const char *word)
-{
-	size_t n = strlen(word);
-
-	for (; *list; list += strcspn(list, ",") + (list[strcspn(list, ",")] == ','))
-		if (strcspn(list, ",") == n && !strncmp(list, word, n))
-			return true;
-	return false;
 }
 
 /* ---- Limits ---- */
@@ -109,7 +99,7 @@ static bool examine_mount(const struct files *files, char *line, const char *roo
 
 	if (!tail || sscanf(tail, " - %31s %*s %255s", type, options) != 2 ||
 	    strcmp(type, files->filesystem) != 0 ||
-	    (files == &versions[0] && !lists(options, "memory")))
+	    (files == &versions[0] && !text_lists(options, "memory")))
 		return false;
 	for (unsigned i = 0; i < 5; i++) {
 		field[i] = strsep(&line, " ");
@@ -157,24 +147,6 @@ static bool examine_mounts(const struct files *files, const char *root, const ch
 	return found;
 }
 
-/* Of one line of /proc/self/cgroup, "NUMBER:CONTROLLERS:PATH"; v2 has "0::PATH". */
-static void examine_line(char *line, const char *root, struct memory_room *room)
-{
-	const char *number = strsep(&line, ":"), *controllers = strsep(&line, ":");
-	const struct files *files = &versions[0];
-
-	if (!number || !controllers || !line)
-		return;
-	if (!*controllers)
-		files = &versions[1];
-	else if (!lists(controllers, "memory"))
-		return;
-	line[strcspn(line, "\n")] = '\0';
-	/* If no mount has the cgroup, a mount's root may still be above it. */
-	if (!examine_mounts(files, root, line, false, room))
-		examine_mounts(files, root, line, true, room);
-}
-
 void memory_room_below(const char *root, struct memory_room *room)
 {
 	char path[PATH_MAX], *line = NULL;
@@ -187,8 +159,23 @@ void memory_room_below(const char *root, struct memory_room *room)
 	room->machine = room->machine == UINT64_MAX / 1024 ? UINT64_MAX : room->machine * 1024;
 	snprintf(path, sizeof(path), "%s/proc/self/cgroup", root);
 	file = fopen(path, "re");
-	while (file && getline(&line, &size, file) > 0)
-		examine_line(line, root, room);
+	/* Lines of "NUMBER:CONTROLLERS:PATH"; v2 has "0::PATH". */
+	while (file && getline(&line, &size, file) > 0) {
+		char *controllers = strchr(line, ':');
+		char *cgroup = controllers ? strchr(++controllers, ':') : NULL;
+		const struct files *files;
+
+		if (!cgroup)
+			continue;
+		*cgroup++ = '\0';
+		cgroup[strcspn(cgroup, "\n")] = '\0';
+		files = &versions[!*controllers];
+		if (*controllers && !text_lists(controllers, "memory"))
+			continue;
+		/* If no mount has the cgroup, a mount's root may still be above it. */
+		if (!examine_mounts(files, root, cgroup, false, room))
+			examine_mounts(files, root, cgroup, true, room);
+	}
 	free(line);
 	if (file)
 		fclose(file);

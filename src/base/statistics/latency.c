@@ -9,6 +9,8 @@
 #include <errno.h>
 #include <math.h>
 
+#include "base/numbers.h"
+
 #define STEP_BITS 6
 #define STEPS	  (1u << STEP_BITS)
 
@@ -25,26 +27,20 @@ static unsigned bucket_of(uint64_t ns)
 	return group * STEPS + (unsigned)(ns >> (top - STEP_BITS) & (STEPS - 1));
 }
 
-/* The longest time that the bucket counts. */
-static uint64_t bucket_end(unsigned bucket)
+/* The shortest time that the bucket counts, of *width. */
+static uint64_t bucket_begin(unsigned bucket, uint64_t *width)
 {
 	unsigned group = bucket / STEPS, step = bucket % STEPS;
 
-	if (group == 0)
-		return step;
-
-	uint64_t begin = (uint64_t)(STEPS + step) << (group - 1);
-
-	return begin + (((uint64_t)1 << (group - 1)) - 1);
+	*width = group ? UINT64_C(1) << (group - 1) : 1;
+	return group ? (STEPS + step) * *width : step;
 }
 
 uint64_t latency_bucket_ns(unsigned bucket)
 {
-	unsigned group = bucket / STEPS, step = bucket % STEPS;
+	uint64_t width, begin = bucket_begin(bucket, &width);
 
-	if (group <= 1)
-		return bucket;
-	return ((uint64_t)(STEPS + step) << (group - 1)) + ((uint64_t)1 << (group - 2));
+	return begin + width / 2;
 }
 
 void latency_add(struct nvs_latency *latency, uint64_t ns)
@@ -142,9 +138,9 @@ uint64_t nvs_latency_percentile(const struct nvs_latency *latency, double percen
 	for (unsigned i = 0; i < NVS_LATENCY_BUCKETS; i++) {
 		seen += latency->buckets[i];
 		if (seen >= rank) {
-			uint64_t end = bucket_end(i);
+			uint64_t width, begin = bucket_begin(i, &width);
 
-			return end < latency->max_ns ? end : latency->max_ns;
+			return min_u64(begin + (width - 1), latency->max_ns);
 		}
 	}
 	return latency->max_ns;

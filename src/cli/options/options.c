@@ -14,8 +14,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/nearest.h"
 #include "base/numbers.h"
+#include "base/text.h"
 #include "cli/commands.h"
 
 #define PART_BYTES 64 /* of one element of a list of choices */

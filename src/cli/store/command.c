@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/nearest.h"
 #include "base/numbers.h"
+#include "base/text.h"
 #include "cli/store/store.h"
 
 /* ---- The stores that the options choose ---- */
