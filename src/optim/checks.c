@@ -92,8 +92,7 @@ int check_values(const struct nvs_config *config, enum nvs_rule rule, struct nvs
 				   "offload_optimizer.buffer_count is 0: a pool needs at least one "
 				   "buffer");
 	rc = check_numbers(&config->adam, rule, NAMED_AS_KEYS, error);
-	if (!rc)
-		rc = check_fp16(&config->fp16, error);
+	rc = rc ?: check_fp16(&config->fp16, error);
 	if (!rc) {
 		const char *key = config->fp16.master_weights ? "fp16.fp16_master_weights_and_grads"
 				  : config->bf16_master_weights

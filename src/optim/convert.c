@@ -43,9 +43,9 @@ static void convert_values(struct conversion *conversion, size_t tile, unsigned 
 						 .offset = segment.offset + done,
 						 .at = segment.at + done,
 						 .numel = n};
-			part_read(from, tile, part, &slice, conversion->values);
-			part_write(to, tile, part, &slice, conversion->values);
-			part_read(to, tile, part, &slice, conversion->again);
+			part_move(from, tile, part, &slice, conversion->values, NULL);
+			part_move(to, tile, part, &slice, NULL, conversion->values);
+			part_move(to, tile, part, &slice, conversion->again, NULL);
 			/* A NaN, which differs from itself, stays one. */
 			for (uint64_t i = 0; i < n; i++)
 				conversion->rounded += conversion->values[i] !=
@@ -73,7 +73,7 @@ static int convert_part(struct conversion *conversion, size_t tile, unsigned par
 	}
 	if (reads)
 		engine_discard(from->engine, old, old_pin);
-	return rc ? rc : batch_swap_out(from->engine, &converted, 1, error);
+	return rc ?: batch_swap_out(from->engine, &converted, 1, error);
 }
 
 /* The new tensors take the places of the old ones, whose bytes stay until the commit. */
@@ -132,8 +132,7 @@ static int convert(struct nvs_optimizer *optimizer, enum nvs_optimizer_state sta
 		conversion.again = calloc(SLICE, sizeof(float));
 		if (!to->tiles || !conversion.values || !conversion.again)
 			rc = error_set(error, -ENOMEM, "out of memory for %zu tiles", to->ntiles);
-		if (!rc)
-			rc = register_converted(to, moments, COUNT_OF(moments), error);
+		rc = rc ?: register_converted(to, moments, COUNT_OF(moments), error);
 		for (size_t tile = 0; tile < to->ntiles && !rc; tile++) {
 			/* Reads ahead if there is room. */
 			if (tile + 1 < optimizer->noffloaded)
@@ -143,10 +142,8 @@ static int convert(struct nvs_optimizer *optimizer, enum nvs_optimizer_state sta
 			for (unsigned i = 0; i < COUNT_OF(moments) && !rc; i++)
 				rc = convert_part(&conversion, tile, moments[i], error);
 		}
-		if (!rc)
-			rc = replace_tensors(&conversion, error);
-		if (!rc)
-			rc = keep_commit_format(optimizer, state, error);
+		rc = rc ?: replace_tensors(&conversion, error);
+		rc = rc ?: keep_commit_format(optimizer, state, error);
 		result->rounded = conversion.rounded;
 		free(to->tiles);
 		free(conversion.values);
@@ -172,8 +169,7 @@ int optimizer_convert_with(const struct nvs_config *config, enum nvs_optimizer_s
 				 "nvs_optimizer_state",
 				 (int)state);
 	rc = optimizer_open_with(&optimizer, config, NULL, 0, NULL, ops, ops_arg, error);
-	if (!rc)
-		rc = call_begin(optimizer, CALL_CHANGES, error);
+	rc = rc ?: call_begin(optimizer, CALL_CHANGES, error);
 	if (!rc) {
 		/* The master weights of a kept store are whole. */
 		rc = convert(optimizer, state == NVS_STATE_SPLIT ? NVS_STATE_FP32 : state, &full,

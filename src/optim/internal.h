@@ -125,7 +125,6 @@ struct nvs_optimizer {
 	struct threads *landing; /* one, which waits for the tiles of a pass */
 	const struct kernel *kernel;
 	const struct rule *rule;
-	unsigned nparts;       /* of the rule: parts of a tile */
 	nvs_update_fn *update; /* NULL: the kernel's */
 	void *update_arg;
 	nvs_weights_final_fn *weights_final; /* or NULL */
@@ -238,12 +237,6 @@ int call_begin(struct nvs_optimizer *optimizer, unsigned needs, struct nvs_error
 void call_end(struct nvs_optimizer *optimizer);
 
 /* ---- format.c ---- */
-/* Sets the rule, before anything is laid out. */
-static inline void rule_choose(struct nvs_optimizer *optimizer, const struct rule *rule)
-{
-	optimizer->rule = rule;
-	optimizer->nparts = rule->nparts;
-}
 /* Sets the format of the state, before anything is laid out. */
 void format_choose(struct nvs_optimizer *optimizer, enum nvs_optimizer_state state);
 /* Ends the choice when the groups are known. */
@@ -284,14 +277,12 @@ void state_close(const struct nvs_optimizer *optimizer, const struct state_run *
 /* Copies a segment's master weights to the caller's weights, if there are any. */
 void give_weights(const struct nvs_optimizer *optimizer, const struct segment *segment,
 		  const float *master);
-/* Whether `other` must be in memory for part_read and part_write of a part. */
+/* Whether `other` must be in memory for part_move of a part. */
 bool part_needs(const struct nvs_optimizer *optimizer, size_t tile, unsigned part, unsigned other);
-/* Copy a part of a segment out of the state and into it, rounded to nearest. The master weights of
- * a split tile are copied into the caller's weights too. */
-void part_read(const struct nvs_optimizer *optimizer, size_t tile, unsigned part,
-	       const struct segment *segment, float *to);
-void part_write(const struct nvs_optimizer *optimizer, size_t tile, unsigned part,
-		const struct segment *segment, const float *from);
+/* Copies a part of a segment out of the state (to) or into it (from), rounded to nearest. The
+ * master weights of a split tile are copied into the caller's weights too. */
+void part_move(const struct nvs_optimizer *optimizer, size_t tile, unsigned part,
+	       const struct segment *segment, float *to, const float *from);
 
 /* ---- layout.c ---- */
 /* Checks and copies the groups, and computes the length of the flat space. */
@@ -398,7 +389,7 @@ struct pass_kind {
 	/*
 	 * NULL, or: `slice` begins transfers of a whole tile and returns 0, and this waits for them
 	 * and returns their error. The thread begins the next tile in between. In both calls
-	 * `thread` is the tile's flight, 0 to pass_flights() - 1.
+	 * `thread` is the tile's flight, 0 to optimizer_flights() - 1.
 	 */
 	int (*complete)(struct nvs_optimizer *optimizer, void *arg, size_t tile, unsigned flight);
 };
@@ -411,8 +402,6 @@ struct pass_figures {
 /* Waits for all transfers. Returns the error of a write that failed since there were `failures`
  * failures, or 0. */
 int wait_landed(struct nvs_optimizer *optimizer, uint64_t failures, struct nvs_error *error);
-/* Tiles that the threads of a pass have in flight at once, at most, if the kind completes them. */
-unsigned pass_flights(const struct nvs_optimizer *optimizer);
 /* Runs a pass. On an error, tiles that were begun are finished and kept. */
 int pass_run(struct nvs_optimizer *optimizer, const struct pass_kind *kind, void *arg,
 	     struct pass_figures *figures, struct nvs_error *error);

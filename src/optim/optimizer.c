@@ -76,7 +76,7 @@ static uint64_t tile_extent(const struct nvs_optimizer *optimizer, size_t tile)
 {
 	uint64_t unit = engine_unit(optimizer->engine), nbytes = 0;
 
-	for (unsigned part = 0; part < optimizer->nparts; part++)
+	for (unsigned part = 0; part < optimizer->rule->nparts; part++)
 		nbytes += align_up(part_nbytes(optimizer, tile, part), unit);
 	return nbytes;
 }
@@ -119,15 +119,14 @@ static int open_threads(struct nvs_optimizer *optimizer, struct nvs_error *error
 			      engine_topo(optimizer->engine), engine_node(optimizer->engine),
 			      error);
 
-	if (!rc)
-		rc = threads_open(&optimizer->landing, 1, NULL, -1, error);
+	rc = rc ?: threads_open(&optimizer->landing, 1, NULL, -1, error);
 	if (rc)
 		return rc;
 	slices = (size_t)threads_count(optimizer->threads) * SLICE;
 	optimizer->zeros = calloc(SLICE, sizeof(float));
 	optimizer->sums = calloc(SUM_BLOCKS, sizeof(*optimizer->sums));
 	if (packs)
-		optimizer->floats = calloc(slices * optimizer->nparts, sizeof(float));
+		optimizer->floats = calloc(slices * optimizer->rule->nparts, sizeof(float));
 	if (optimizer->update)
 		optimizer->scratch = calloc(slices, sizeof(float));
 	if (lowers)
@@ -203,7 +202,7 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 	}
 
 	/* The rule of an unknown type is refused below, unless nothing is updated. */
-	rule_choose(optimizer, rule ? rule : rule_at(NVS_RULE_ADAM));
+	optimizer->rule = rule ? rule : rule_at(NVS_RULE_ADAM);
 	optimizer->takes_rule = optimizer->read_only ||
 				(takes_state && !optimizer->update && !*config->adam.type);
 	pthread_mutexattr_init(&attributes);
@@ -215,31 +214,21 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 	uint64_t tile_numel = 0;
 
 	rc = check_type(optimizer, error);
-	if (!rc)
-		rc = check_format(optimizer, error);
-	if (!rc)
-		rc = check_values(config, optimizer->rule->id, error);
-	if (!rc)
-		rc = layout_groups(optimizer, groups, n, error);
+	rc = rc ?: check_format(optimizer, error);
+	rc = rc ?: check_values(config, optimizer->rule->id, error);
+	rc = rc ?: layout_groups(optimizer, groups, n, error);
 	if (!rc)
 		format_settle(optimizer);
-	if (!rc)
-		rc = open_engine(optimizer, config, ops, ops_arg, error);
-	if (!rc)
-		rc = header_find(optimizer, &tile_numel, error);
+	rc = rc ?: open_engine(optimizer, config, ops, ops_arg, error);
+	rc = rc ?: header_find(optimizer, &tile_numel, error);
 	if (!rc)
 		rc = layout_tiles(optimizer, tile_numel ? tile_numel : layout_tile_numel(optimizer),
 				  error);
-	if (!rc)
-		rc = header_check(optimizer, error);
-	if (!rc)
-		rc = check_fits(optimizer, error);
-	if (!rc)
-		rc = register_tiles(optimizer, error);
-	if (!rc)
-		rc = header_adopt(optimizer, error);
-	if (!rc)
-		rc = open_threads(optimizer, error);
+	rc = rc ?: header_check(optimizer, error);
+	rc = rc ?: check_fits(optimizer, error);
+	rc = rc ?: register_tiles(optimizer, error);
+	rc = rc ?: header_adopt(optimizer, error);
+	rc = rc ?: open_threads(optimizer, error);
 	if (!rc && !config->offload[NVS_OFFLOAD_OPTIMIZER].fast_init)
 		rc = init_tiles(optimizer, error);
 	if (rc) {
@@ -447,7 +436,7 @@ int nvs_optimizer_get_group_info(struct nvs_optimizer *optimizer, size_t group,
 		};
 	}
 	call_end(optimizer);
-	return rc ? rc : copy_out(info, &full, sizeof(full), error);
+	return rc ?: copy_out(info, &full, sizeof(full), error);
 }
 
 int nvs_optimizer_set_step(struct nvs_optimizer *optimizer, uint64_t step, struct nvs_error *error)
@@ -473,7 +462,7 @@ int nvs_optimizer_set_note(struct nvs_optimizer *optimizer, const void *note, si
 	HOLD_CANCEL;
 	int rc = check_given(optimizer, "optimizer", error);
 
-	return rc ? rc : engine_set_note(optimizer->engine, note, nbytes, error);
+	return rc ?: engine_set_note(optimizer->engine, note, nbytes, error);
 }
 
 int nvs_optimizer_get_note(struct nvs_optimizer *optimizer, void *note, size_t *nbytes)

@@ -68,7 +68,7 @@ struct tile_mover {
 	void *arg;
 };
 
-/* The number of flights, which are numbered from 0. */
+/* The number of flights, which are numbered from 0: what the threads of a pass have at once. */
 unsigned optimizer_flights(const struct nvs_optimizer *optimizer);
 /* As nvs_optimizer_export and nvs_optimizer_import. */
 int optimizer_export_tiles(struct nvs_optimizer *optimizer, const struct tile_mover *mover,

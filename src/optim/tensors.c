@@ -96,7 +96,7 @@ static int register_all(struct nvs_optimizer *optimizer, const struct tensor_kin
 int register_tiles(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	static const unsigned all[PARTS] = {0, 1, 2};
-	unsigned nparts = optimizer->nparts;
+	unsigned nparts = optimizer->rule->nparts;
 	const struct tensor_kind kind = {all, nparts, optimizer->tile_numel, false};
 	size_t ntiles = optimizer->keep ? optimizer->ntiles : optimizer->noffloaded;
 	int rc = register_all(optimizer, &kind, nparts * ntiles, error);

@@ -154,6 +154,13 @@ void optim_first_weights(struct optim *optim)
 	}
 }
 
+void optim_spoil_weights(struct optim *optim)
+{
+	for (size_t i = 0; i < optim->n; i++)
+		memset(optim->specs[i].weights, 0x33,
+		       optim->specs[i].numel * nvs_dtype_size(optim->specs[i].dtype));
+}
+
 void optim_init(struct optim *optim, const struct group *groups, size_t n)
 {
 	uint64_t longest = 8192; /* a pool of 32 KiB, the minimum for two tiles */
@@ -266,16 +273,29 @@ void optim_refused(struct optim *optim, int rc, int code, const char *words, con
 	optim->error = (struct nvs_error){.size = sizeof(optim->error)};
 }
 
-void optim_lend(struct optim *optim, uint64_t step, double scale)
+static void make_gradients(struct optim *optim, size_t group, uint64_t step, double scale)
 {
 	enum nvs_dtype dtype = optim->gradients_dtype;
 
+	for (uint64_t j = 0; j < optim->specs[group].numel; j++)
+		element_put(dtype, optim->gradients[group], j,
+			    element_rounded(dtype, scale * element_value(16 * step + group, j)));
+}
+
+void optim_lend(struct optim *optim, uint64_t step, double scale)
+{
 	for (size_t i = 0; i < optim->n; i++) {
-		for (uint64_t j = 0; j < optim->specs[i].numel; j++)
-			element_put(
-				dtype, optim->gradients[i], j,
-				element_rounded(dtype, scale * element_value(16 * step + i, j)));
-		DOES(optim, lend_gradients, i, dtype, optim->gradients[i]);
+		make_gradients(optim, i, step, scale);
+		DOES(optim, lend_gradients, i, optim->gradients_dtype, optim->gradients[i]);
+	}
+}
+
+void optim_add(struct optim *optim, uint64_t step, double scale)
+{
+	for (size_t i = 0; i < optim->n; i++) {
+		make_gradients(optim, i, step, scale);
+		DOES(optim, add_gradients, i, 0, optim->specs[i].numel, optim->gradients_dtype,
+		     optim->gradients[i], NULL);
 	}
 }
 

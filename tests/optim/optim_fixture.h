@@ -90,6 +90,8 @@ void optim_reopen(struct optim *optim);
 void optim_close(struct optim *optim);
 /* Resets the weights to the initial ones. */
 void optim_first_weights(struct optim *optim);
+/* Makes them meaningless. */
+void optim_spoil_weights(struct optim *optim);
 
 /* The call must return 0; otherwise prints the error. */
 #define DONE(optim, call) optim_done(optim, call, __FILE__, __LINE__)
@@ -108,6 +110,8 @@ void optim_refused(struct optim *optim, int rc, int code, const char *words, con
 
 /* Makes the gradients of a step, times `scale`, and lends all of them. */
 void optim_lend(struct optim *optim, uint64_t step, double scale);
+/* Makes the same and adds them to those that were added. */
+void optim_add(struct optim *optim, uint64_t step, double scale);
 /* The learning rate of a step; each has a different one. */
 double optim_lr(uint64_t step);
 /* Performs the step with that rate, computing the norm; the result is in optim->result. */

@@ -21,52 +21,6 @@ static void begin(void)
 	DONE(o, optim_open(o));
 }
 
-/* ---- NULL ---- */
-
-TEST(null_arguments_of_open_are_refused)
-{
-	struct nvs_optimizer *optimizer = NULL;
-
-	optim_renew(o, pair, LENGTH(pair));
-	REFUSED(o, nvs_optimizer_open(NULL, &o->config, o->specs, o->n, NULL, &o->error), -EINVAL,
-		"NULL");
-	REFUSED(o, nvs_optimizer_open(&optimizer, NULL, o->specs, o->n, NULL, &o->error), -EINVAL,
-		"NULL");
-	REFUSED(o, nvs_optimizer_open(&optimizer, &o->config, NULL, o->n, NULL, &o->error), -EINVAL,
-		"NULL");
-	assert_int_equal(nvs_optimizer_open(NULL, NULL, NULL, 0, NULL, NULL), -EINVAL);
-	assert_null(optimizer);
-	assert_int_equal(nvs_optimizer_close(NULL, NULL), 0);
-}
-
-TEST(a_null_optimizer_is_refused)
-{
-	struct nvs_gradient_sums sums = {.size = sizeof(sums)};
-	struct nvs_step_result result = {.size = sizeof(result)};
-	float data[4] = {0};
-
-	assert_null(nvs_optimizer_engine(NULL));
-	assert_true(nvs_optimizer_loss_scale(NULL) == 0);
-	assert_int_equal(nvs_optimizer_lend_gradients(NULL, 0, NVS_F32, data, NULL), -EINVAL);
-	assert_int_equal(nvs_optimizer_add_gradients(NULL, 0, 0, 4, NVS_F32, data, NULL, NULL),
-			 -EINVAL);
-	assert_int_equal(nvs_optimizer_clear_gradients(NULL, NULL), -EINVAL);
-	assert_int_equal(nvs_optimizer_sum_gradients(NULL, &sums, NULL), -EINVAL);
-	assert_int_equal(nvs_optimizer_step(NULL, NULL, &result, NULL), -EINVAL);
-	assert_int_equal(nvs_optimizer_get(NULL, 0, NVS_MASTER, 0, 4, data, NULL), -EINVAL);
-	assert_int_equal(nvs_optimizer_set(NULL, 0, NVS_MASTER, 0, 4, data, NULL), -EINVAL);
-	assert_int_equal(nvs_optimizer_get_weights(NULL, NULL), -EINVAL);
-	assert_int_equal(nvs_optimizer_commit(NULL, NULL), -EINVAL);
-}
-
-TEST(null_data_is_refused)
-{
-	begin();
-	REFUSES(o, -EINVAL, "NULL", sum_gradients, NULL);
-	REFUSES(o, -EINVAL, "NULL", get, 0, NVS_MASTER, 0, 4, NULL);
-	REFUSES(o, -EINVAL, "NULL", set, 0, NVS_MASTER, 0, 4, NULL);
-}
-
 /* ---- Numbers ---- */
 
 static void refused_with(double lr, const double *sum, const char *words)
@@ -116,26 +70,6 @@ TEST(with_fp16_a_negative_sum_is_refused)
 static void refused_at_open(const char *words)
 {
 	REFUSED(o, optim_open(o), -EINVAL, words);
-}
-
-TEST(parameters_of_adam_out_of_range_are_refused)
-{
-	static const double wrong[] = {NAN, INFINITY, -0.1};
-	static const char *const words[] = {"lr", "betas", "betas", "eps", "weight_decay"};
-
-	for (size_t value = 0; value < LENGTH(wrong); value++)
-		for (size_t which = 0; which < LENGTH(words); which++) {
-			struct optimizer_config *adam = &o->config.adam;
-			double *const fields[] = {&adam->lr, &adam->beta1, &adam->beta2, &adam->eps,
-						  &adam->weight_decay};
-
-			optim_renew(o, pair, LENGTH(pair));
-			*fields[which] = wrong[value];
-			refused_at_open(words[which]);
-		}
-	optim_renew(o, pair, LENGTH(pair));
-	o->config.adam.beta1 = 1;
-	refused_at_open("betas");
 }
 
 /* A buffer count of 0, and groups whose size in bytes overflows. */

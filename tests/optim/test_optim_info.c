@@ -106,23 +106,6 @@ TEST(an_unfinished_step_of_an_earlier_run_is_reported)
 	assert_true(!progress_of().unfinished && progress_of().step == 2);
 }
 
-TEST(wrong_arguments_are_refused)
-{
-	struct nvs_optimizer_info info = {.size = sizeof(info)};
-	struct nvs_group_info group = {.size = sizeof(group)};
-
-	optim_begin(o, pair, LENGTH(pair));
-	assert_int_equal(nvs_optimizer_get_info(NULL, &info, NULL), -EINVAL);
-	assert_int_equal(nvs_optimizer_get_group_info(NULL, 0, &group, NULL), -EINVAL);
-	assert_int_equal(nvs_optimizer_set_step(NULL, 1, NULL), -EINVAL);
-	REFUSES(o, -EINVAL, "NULL", get_info, NULL);
-	REFUSES(o, -EINVAL, "NULL", get_group_info, 0, NULL);
-	REFUSES(o, -EINVAL, "no group", get_group_info, 2, &group);
-	REFUSES(o, -EINVAL, "step", set_step, UINT64_MAX);
-	info.size = 0;
-	REFUSES(o, -EINVAL, "size", get_info, &info);
-}
-
 #define STEPS_MAX ((UINT64_C(1) << 53) - 1)
 
 /* The count is at most what nvs_optimizer_set_step accepts, also in a kept store. */

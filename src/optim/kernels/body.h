@@ -1,27 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The functions of a kernel, written once for vectors of any width. The including file first
- * defines the vector and its loads and stores:
+ * The functions of a kernel, written once for vectors of any width, included after vectors.h and
+ * what the set defines by instructions of its own:
  *
- *	vec	LANES values of fp32, with operators + - * /
- *	splat	all lanes the same; root: square roots; sign: 1, -1, or 0 of 0 and NaN
- *	load_f32, load_bf16, load_f16, store_f32, store_bf16, store_f16
- *		LANES elements at any address
- *	doubles, widen
- *		WIDE values of double, and as many of fp32 from any address as such
+ *	root	square roots; sign: 1, -1, or 0 of 0 and NaN
+ *	load_f16, store_f16, load_u16, load_i16, load_u8, store_u16, store_u8
+ *		LANES elements at any address; i16 extends the sign; stored integers fit
+ *	larger	of two integers with signs; smaller: of two without
+ *	if_nan	of two integers the first where x is NaN
  *
- * and names the result `set`. Each loop exists once for every combination of element types, so no
- * loop tests a type. A loop that ends within a vector computes the last elements on a copy.
+ * Each loop exists once for every combination of element types, so no loop tests a type. A loop that
+ * ends within a vector computes the last elements on a copy.
  */
 #include "optim/kernels/kernel.h"
 
 #include <assert.h>
 #include <string.h>
 
+#define QUIET	  0x400000u		  /* of a NaN */
 #define BYTES_MAX (LANES * sizeof(float)) /* of a vector's elements in the longest type */
-
-/* Makes the compiler specialize the function for each caller's constants. */
-#define SPECIALISED static inline __attribute__((always_inline))
 
 SPECIALISED size_t size_of(enum nvs_dtype dtype)
 {
@@ -36,6 +33,19 @@ SPECIALISED const void *element(const void *array, enum nvs_dtype dtype, size_t 
 SPECIALISED void *element_to_set(void *array, enum nvs_dtype dtype, size_t i)
 {
 	return (unsigned char *)array + i * size_of(dtype);
+}
+
+SPECIALISED vec load_bf16(const void *from)
+{
+	return as_vec(load_u16(from) << 16);
+}
+
+/* To nearest; a NaN becomes quiet. */
+SPECIALISED void store_bf16(void *to, vec x)
+{
+	ints bits = as_ints(x), rounded = bits + every(0x7fff) + (bits >> 16 & every(1));
+
+	store_u16(to, if_nan(x, bits | every(QUIET), rounded) >> 16);
 }
 
 SPECIALISED vec load(const void *from, enum nvs_dtype dtype)
@@ -54,6 +64,12 @@ SPECIALISED void store(void *to, enum nvs_dtype dtype, vec x)
 	else
 		store_f16(to, x);
 }
+
+/* Calls a function with the type as a constant, for which it is specialized. */
+#define BY_TYPE(dtype, function, ...)                                                              \
+	((dtype) == NVS_F32    ? function(NVS_F32, __VA_ARGS__)                                    \
+	 : (dtype) == NVS_BF16 ? function(NVS_BF16, __VA_ARGS__)                                   \
+			       : function(NVS_F16, __VA_ARGS__))
 
 /* ---- Updates ---- */
 
@@ -143,63 +159,53 @@ SPECIALISED void update(enum nvs_rule rule, const struct factors *f, const struc
 		store(element_to_set(a->weights, a->weights_dtype, i), a->weights_dtype, w);
 }
 
-/* The last n elements, less than a vector, on a copy. */
-SPECIALISED void update_rest(enum nvs_rule rule, const struct factors *f, const struct arrays *a,
-			     size_t i, size_t n)
-{
-	float w[LANES] = {0}, m[LANES] = {0}, v[LANES] = {0};
-	unsigned char g[BYTES_MAX] = {0}, low[BYTES_MAX];
-	const struct arrays copy = {
-		w, m, v, g, a->gradients_dtype, a->weights ? low : NULL, a->weights_dtype};
-
-	memcpy(w, a->master + i, n * sizeof(*w));
-	memcpy(m, a->first + i, n * sizeof(*m));
-	if (a->second)
-		memcpy(v, a->second + i, n * sizeof(*v));
-	memcpy(g, element(a->gradients, a->gradients_dtype, i), n * size_of(a->gradients_dtype));
-	update(rule, f, &copy, 0);
-	memcpy(a->master + i, w, n * sizeof(*w));
-	memcpy(a->first + i, m, n * sizeof(*m));
-	if (a->second)
-		memcpy(a->second + i, v, n * sizeof(*v));
-	if (a->weights)
-		memcpy(element_to_set(a->weights, a->weights_dtype, i), low,
-		       n * size_of(a->weights_dtype));
-}
-
-SPECIALISED void update_typed(enum nvs_rule rule, const struct scalars *scalars,
+SPECIALISED void update_typed(enum nvs_dtype weights_dtype, enum nvs_dtype gradients_dtype,
+			      enum nvs_rule rule, const struct scalars *scalars,
 			      float *restrict master, float *restrict first, float *restrict second,
-			      const void *restrict gradients, enum nvs_dtype gradients_dtype,
-			      void *restrict weights, enum nvs_dtype weights_dtype, size_t n)
+			      const void *restrict gradients, void *restrict weights, size_t n)
 {
-	const struct arrays arrays = {master,	       first,	second,	      gradients,
-				      gradients_dtype, weights, weights_dtype};
+	const struct arrays a = {master,	  first,   second,	 gradients,
+				 gradients_dtype, weights, weights_dtype};
 	const struct factors f = spread(scalars);
-	size_t i = 0;
+	size_t i = 0, left;
 
 	for (; i + LANES <= n; i += LANES)
-		update(rule, &f, &arrays, i);
-	if (LANES > 1 && i < n)
-		update_rest(rule, &f, &arrays, i, n - i);
+		update(rule, &f, &a, i);
+	left = n - i;
+	if (LANES > 1 && left) {
+		/* The last elements, less than a vector, on a copy. */
+		float w[LANES] = {0}, m[LANES] = {0}, v[LANES] = {0};
+		unsigned char g[BYTES_MAX] = {0}, low[BYTES_MAX];
+		const struct arrays copy = {
+			w, m, v, g, gradients_dtype, weights ? low : NULL, weights_dtype};
+
+		memcpy(w, master + i, left * sizeof(*w));
+		memcpy(m, first + i, left * sizeof(*m));
+		if (second)
+			memcpy(v, second + i, left * sizeof(*v));
+		memcpy(g, element(gradients, gradients_dtype, i), left * size_of(gradients_dtype));
+		update(rule, &f, &copy, 0);
+		memcpy(master + i, w, left * sizeof(*w));
+		memcpy(first + i, m, left * sizeof(*m));
+		if (second)
+			memcpy(second + i, v, left * sizeof(*v));
+		if (weights)
+			memcpy(element_to_set(weights, weights_dtype, i), low,
+			       left * size_of(weights_dtype));
+	}
 }
 
-SPECIALISED void update_from(enum nvs_rule rule, const struct scalars *scalars, float *master,
-			     float *first, float *second, const void *gradients,
-			     enum nvs_dtype gradients_dtype, void *weights,
+SPECIALISED void update_from(enum nvs_dtype gradients_dtype, enum nvs_rule rule,
+			     const struct scalars *scalars, float *master, float *first,
+			     float *second, const void *gradients, void *weights,
 			     enum nvs_dtype weights_dtype, size_t n)
 {
 	if (!weights)
-		update_typed(rule, scalars, master, first, second, gradients, gradients_dtype, NULL,
-			     NVS_F32, n);
-	else if (weights_dtype == NVS_F32)
-		update_typed(rule, scalars, master, first, second, gradients, gradients_dtype,
-			     weights, NVS_F32, n);
-	else if (weights_dtype == NVS_BF16)
-		update_typed(rule, scalars, master, first, second, gradients, gradients_dtype,
-			     weights, NVS_BF16, n);
+		update_typed(NVS_F32, gradients_dtype, rule, scalars, master, first, second,
+			     gradients, NULL, n);
 	else
-		update_typed(rule, scalars, master, first, second, gradients, gradients_dtype,
-			     weights, NVS_F16, n);
+		BY_TYPE(weights_dtype, update_typed, gradients_dtype, rule, scalars, master, first,
+			second, gradients, weights, n);
 }
 
 static bool known(enum nvs_dtype dtype)
@@ -221,15 +227,8 @@ SPECIALISED void update_all(enum nvs_rule rule, const struct scalars *scalars, f
 	assert(is_aligned(master, NVS_F32) && is_aligned(first, NVS_F32));
 	assert(is_aligned(second, NVS_F32) && is_aligned(gradients, gradients_dtype));
 	assert(!weights || is_aligned(weights, weights_dtype));
-	if (gradients_dtype == NVS_F32)
-		update_from(rule, scalars, master, first, second, gradients, NVS_F32, weights,
-			    weights_dtype, n);
-	else if (gradients_dtype == NVS_BF16)
-		update_from(rule, scalars, master, first, second, gradients, NVS_BF16, weights,
-			    weights_dtype, n);
-	else
-		update_from(rule, scalars, master, first, second, gradients, NVS_F16, weights,
-			    weights_dtype, n);
+	BY_TYPE(gradients_dtype, update_from, rule, scalars, master, first, second, gradients,
+		weights, weights_dtype, n);
 }
 
 #define UPDATE(name, rule)                                                                         \
@@ -264,9 +263,8 @@ SPECIALISED void combine(void *to, enum nvs_dtype to_dtype, const void *from,
 	store(to, to_dtype, operation == ADD ? load(to, to_dtype) + x : x * factor);
 }
 
-SPECIALISED void combine_typed(void *to, enum nvs_dtype to_dtype, const void *from,
-			       enum nvs_dtype from_dtype, enum operation operation, float factor,
-			       size_t n)
+SPECIALISED void combine_typed(enum nvs_dtype to_dtype, enum nvs_dtype from_dtype, void *to,
+			       const void *from, enum operation operation, float factor, size_t n)
 {
 	const vec factors = splat(factor);
 	size_t i = 0;
@@ -285,16 +283,10 @@ SPECIALISED void combine_typed(void *to, enum nvs_dtype to_dtype, const void *fr
 	}
 }
 
-SPECIALISED void combine_from(void *to, enum nvs_dtype to_dtype, const void *from,
-			      enum nvs_dtype from_dtype, enum operation operation, float factor,
-			      size_t n)
+SPECIALISED void combine_from(enum nvs_dtype from_dtype, enum nvs_dtype to_dtype, void *to,
+			      const void *from, enum operation operation, float factor, size_t n)
 {
-	if (to_dtype == NVS_F32)
-		combine_typed(to, NVS_F32, from, from_dtype, operation, factor, n);
-	else if (to_dtype == NVS_BF16)
-		combine_typed(to, NVS_BF16, from, from_dtype, operation, factor, n);
-	else
-		combine_typed(to, NVS_F16, from, from_dtype, operation, factor, n);
+	BY_TYPE(to_dtype, combine_typed, from_dtype, to, from, operation, factor, n);
 }
 
 SPECIALISED void combine_all(void *to, enum nvs_dtype to_dtype, const void *from,
@@ -305,12 +297,7 @@ SPECIALISED void combine_all(void *to, enum nvs_dtype to_dtype, const void *from
 	assert(is_aligned(to, to_dtype) && is_aligned(from, from_dtype));
 	/* In place, an element is read before anything is written over it. */
 	assert(to != from || !n || size_of(to_dtype) == size_of(from_dtype));
-	if (from_dtype == NVS_F32)
-		combine_from(to, to_dtype, from, NVS_F32, operation, factor, n);
-	else if (from_dtype == NVS_BF16)
-		combine_from(to, to_dtype, from, NVS_BF16, operation, factor, n);
-	else
-		combine_from(to, to_dtype, from, NVS_F16, operation, factor, n);
+	BY_TYPE(from_dtype, combine_from, to_dtype, to, from, operation, factor, n);
 }
 
 static void convert(void *to, enum nvs_dtype to_dtype, const void *from, enum nvs_dtype from_dtype,
@@ -328,26 +315,18 @@ static void add(void *to, enum nvs_dtype to_dtype, const void *from, enum nvs_dt
 /* ---- Sums ---- */
 
 #define SUMS 8u
+
 static double sum_squares(const void *from, enum nvs_dtype dtype, size_t n)
 {
-	union {
-		double at[SUMS];
-		doubles wide[SUMS / WIDE];
-	} sums = {.at = {0}};
-	float block[SUM_BLOCK];
-	size_t end = (n + SUMS - 1) / SUMS * SUMS;
+	double sums[SUMS] = {0};
+	float block[SUM_BLOCK + SUMS];
 
-	assert(n <= SUM_BLOCK && end <= SUM_BLOCK);
+	assert(n <= SUM_BLOCK);
 	convert(block, NVS_F32, from, dtype, 1, n);
-	for (size_t i = n; i < end; i++)
-		block[i] = 0;
-	for (size_t i = 0; i < end; i += SUMS) {
-		for (size_t k = 0; k < SUMS / WIDE; k++) {
-			doubles x = widen(block + i + k * WIDE);
-
-			sums.wide[k] += x * x;
-		}
-	}
-	return ((sums.at[0] + sums.at[4]) + (sums.at[2] + sums.at[6])) +
-	       ((sums.at[1] + sums.at[5]) + (sums.at[3] + sums.at[7]));
+	memset(block + n, 0, SUMS * sizeof(*block));
+	for (size_t i = 0; i < n; i += SUMS)
+		for (size_t k = 0; k < SUMS; k++)
+			sums[k] += (double)block[i + k] * (double)block[i + k];
+	return ((sums[0] + sums[4]) + (sums[2] + sums[6])) +
+	       ((sums[1] + sums[5]) + (sums[3] + sums[7]));
 }

@@ -5,8 +5,6 @@
  */
 #include "optim/kernels/kernel.h"
 
-#include "optim/kernels/sets.h"
-
 #include <assert.h>
 
 #ifdef __x86_64__
@@ -22,12 +20,10 @@ struct noise noise_of(uint64_t seed, uint64_t group, uint64_t step, uint64_t fir
 /* These builtins also check that the operating system saves the wide registers. */
 static bool has_avx2(void)
 {
-	if (!__builtin_cpu_supports("avx2"))
-		return false;
-
 	unsigned eax, ebx, ecx, edx;
 
-	return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
+	return __builtin_cpu_supports("avx2") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) &&
+	       (ecx & bit_F16C);
 }
 
 static bool has_avx512(void)
@@ -35,15 +31,8 @@ static bool has_avx512(void)
 	return __builtin_cpu_supports("avx512f") && has_avx2();
 }
 #else
-static bool has_avx2(void)
-{
-	return false;
-}
-
-static bool has_avx512(void)
-{
-	return false;
-}
+#define has_avx2()   false
+#define has_avx512() false
 #endif
 
 const struct kernel *kernel_at(unsigned i)

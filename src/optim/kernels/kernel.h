@@ -93,6 +93,9 @@ struct kernel {
 		     enum nvs_dtype weights_dtype, size_t n);
 };
 
+/* The sets, one of each file. NULL: not for this target; another may need instructions that the
+ * processor lacks. */
+extern const struct kernel *const kernel_avx512, *const kernel_avx2, *const kernel_plain;
 /* The fastest set that this processor supports. Never NULL. */
 const struct kernel *kernel_best(void);
 /* For tests and benchmarks: the supported sets, fastest first, "plain" last, then NULL.

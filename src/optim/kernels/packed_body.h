@@ -4,21 +4,11 @@
  * unpacked to fp32 in the first cache, updated there by `adam`, and packed again; so the number of
  * loops is the sum of the formats, and not their product with the types of gradients and weights.
  *
- * The including file has defined, beside what body.h needs:
- *
- *	ints	LANES values of uint32_t, with operators + - * & | ^ ~ >> <<
- *	as_ints, as_vec
- *		the same bits as the other type
- *	every	all lanes the same; counting: 0, 1, 2 ...
- *	load_u32, load_u16, load_i16, load_u8, store_u32, store_u16, store_u8
- *		LANES elements at any address; i16 extends the sign; stored values fit
- *	store_low
- *		the lower 16 bits of each
- *	larger	of two values with signs; smaller: of two without
- *
  * Loops work on whole vectors. What ends within a vector is first copied to where it has room.
  */
 #include <math.h>
+
+enum moment { EXP_AVG, EXP_AVG_SQ };
 
 #define CHUNK 512u /* elements: whole blocks and vectors of every set */
 
@@ -39,8 +29,8 @@ static void make_noise(uint32_t *random, const struct noise *noise, size_t done,
 	uint64_t first = noise->first + done;
 	uint64_t key = noise_key(noise->key, first >> 32);
 	const ints key0 = every((uint32_t)key), key1 = every((uint32_t)(key >> 32));
-
-	ints index = every((uint32_t)first) + counting();
+	static const uint32_t lanes[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+	ints index = every((uint32_t)first) + load_u32(lanes);
 
 	for (size_t i = 0; i < n; i += LANES, index += every(LANES)) {
 		ints x = index ^ key0;
@@ -58,9 +48,8 @@ static void make_noise(uint32_t *random, const struct noise *noise, size_t done,
  * split_masters and packing: it is set where the remainder is above 2^15 - 1, which its 16 bits
  * would read as negative. NULL: there is no such bit.
  */
-SPECIALISED void join_masters(float *restrict to, const uint16_t *restrict weights,
-			      const uint16_t *restrict remainders, float *restrict exp_avg_sq,
-			      size_t n)
+static void join_masters(float *restrict to, const uint16_t *restrict weights,
+			 const uint16_t *restrict remainders, float *restrict exp_avg_sq, size_t n)
 {
 	for (size_t i = 0; i < n; i += LANES) {
 		ints upper = load_u16(weights + i) << 16;
@@ -77,8 +66,8 @@ SPECIALISED void join_masters(float *restrict to, const uint16_t *restrict weigh
 	}
 }
 
-SPECIALISED void split_masters(uint16_t *restrict weights, uint16_t *restrict remainders,
-			       float *restrict exp_avg_sq, const float *restrict from, size_t n)
+static void split_masters(uint16_t *restrict weights, uint16_t *restrict remainders,
+			  float *restrict exp_avg_sq, const float *restrict from, size_t n)
 {
 	for (size_t i = 0; i < n; i += LANES) {
 		ints bits = load_u32(from + i), magnitude = bits & every(MAGNITUDE);
@@ -94,7 +83,7 @@ SPECIALISED void split_masters(uint16_t *restrict weights, uint16_t *restrict re
 		else /* The next smaller master has a remainder that fits. */
 			remainder = remainder - (above >> 31);
 		store_u16(weights + i, (rounded | (bits & every(SIGN))) >> 16);
-		store_low(remainders + i, remainder);
+		store_u16(remainders + i, remainder & every(HALF));
 	}
 }
 
@@ -204,17 +193,12 @@ SPECIALISED float encode(uint8_t *restrict codes, const float *restrict from, ui
 	return scale;
 }
 
-static void unpack_codes(float *to, const uint8_t *codes, const float *scales, uint32_t levels,
-			 size_t n)
+SPECIALISED void decode_blocks(float *to, const uint8_t *codes, const float *scales,
+			       uint32_t levels, size_t n)
 {
-	for (size_t at = 0; at < n; at += STATE_BLOCK) {
-		size_t count = n - at < STATE_BLOCK ? n - at : STATE_BLOCK;
-
-		if (levels == LEVELS)
-			decode(to + at, codes + at, scales[at / STATE_BLOCK], LEVELS, count);
-		else
-			decode(to + at, codes + at, scales[at / STATE_BLOCK], LEVELS_SQ, count);
-	}
+	for (size_t at = 0; at < n; at += STATE_BLOCK)
+		decode(to + at, codes + at, scales[at / STATE_BLOCK], levels,
+		       n - at < STATE_BLOCK ? n - at : STATE_BLOCK);
 }
 
 SPECIALISED void encode_blocks(uint8_t *codes, float *scales, const float *from, uint32_t levels,
@@ -226,15 +210,6 @@ SPECIALISED void encode_blocks(uint8_t *codes, float *scales, const float *from,
 						  n - at < STATE_BLOCK ? n - at : STATE_BLOCK);
 }
 
-static void pack_codes(uint8_t *codes, float *scales, const float *from, uint32_t levels,
-		       const uint32_t *random, size_t n)
-{
-	if (levels == LEVELS)
-		encode_blocks(codes, scales, from, LEVELS, random, 0, n);
-	else
-		encode_blocks(codes, scales, from, LEVELS_SQ, random, 16, n);
-}
-
 /* ---- The parts of a chunk ---- */
 
 /* `exp_avg_sq` as for join_masters. */
@@ -243,10 +218,9 @@ static void unpack_master(float *to, const struct state_run *run, const uint16_t
 {
 	if (!run->split)
 		memcpy(to, run->master, n * sizeof(*to));
-	else if (run->moments == MOMENTS_8BIT)
-		join_masters(to, weights, run->master, NULL, n);
 	else
-		join_masters(to, weights, run->master, exp_avg_sq, n);
+		join_masters(to, weights, run->master,
+			     run->moments == MOMENTS_8BIT ? NULL : exp_avg_sq, n);
 }
 
 static void pack_master(const struct state_run *run, const float *from, uint16_t *weights,
@@ -254,60 +228,44 @@ static void pack_master(const struct state_run *run, const float *from, uint16_t
 {
 	if (!run->split)
 		memcpy(run->master, from, n * sizeof(*from));
-	else if (run->moments == MOMENTS_8BIT)
-		split_masters(weights, run->master, NULL, from, n);
 	else
-		split_masters(weights, run->master, exp_avg_sq, from, n);
+		split_masters(weights, run->master,
+			      run->moments == MOMENTS_8BIT ? NULL : exp_avg_sq, from, n);
 }
 
-static void unpack_exp_avg(float *to, const struct state_run *run, size_t n)
+/* exp_avg_sq has the sign bit that split uses. */
+static void unpack_moment(float *to, const struct state_run *run, enum moment moment, size_t n)
 {
+	const void *from = moment == EXP_AVG ? run->exp_avg : run->exp_avg_sq;
+
 	if (run->moments == MOMENTS_FP32)
-		memcpy(to, run->exp_avg, n * sizeof(*to));
+		memcpy(to, from, n * sizeof(*to));
 	else if (run->moments == MOMENTS_BF16)
-		unpack_halves(to, run->exp_avg, n);
+		unpack_halves(to, from, n);
+	else if (moment == EXP_AVG)
+		decode_blocks(to, from, run->exp_avg_scales, LEVELS, n);
 	else
-		unpack_codes(to, run->exp_avg, run->exp_avg_scales, LEVELS, n);
+		decode_blocks(to, from, run->exp_avg_sq_scales, LEVELS_SQ, n);
 }
 
-/* random NULL: to nearest. */
-static void pack_exp_avg(const struct state_run *run, const float *from, const uint32_t *random,
-			 size_t n)
+/* Each moment has a half of the random bits; NULL: to nearest. */
+static void pack_moment(const struct state_run *run, enum moment moment, const float *from,
+			const uint32_t *random, size_t n)
 {
-	if (run->moments == MOMENTS_FP32)
-		memcpy(run->exp_avg, from, n * sizeof(*from));
-	else if (run->moments == MOMENTS_8BIT)
-		pack_codes(run->exp_avg, run->exp_avg_scales, from, LEVELS, random, n);
-	else if (random)
-		pack_halves(run->exp_avg, from, SIGN, random, LOWER, n);
-	else
-		pack_halves(run->exp_avg, from, SIGN, NULL, NEAREST, n);
-}
+	void *to = moment == EXP_AVG ? run->exp_avg : run->exp_avg_sq;
 
-/* With the sign bit that split uses. */
-static void unpack_exp_avg_sq(float *to, const struct state_run *run, size_t n)
-{
 	if (run->moments == MOMENTS_FP32)
-		memcpy(to, run->exp_avg_sq, n * sizeof(*to));
+		memcpy(to, from, n * sizeof(*from));
+	else if (run->moments == MOMENTS_BF16 && !random)
+		pack_halves(to, from, moment == EXP_AVG || run->split ? SIGN : 0, NULL, NEAREST, n);
+	else if (run->moments == MOMENTS_BF16 && moment == EXP_AVG)
+		pack_halves(to, from, SIGN, random, LOWER, n);
 	else if (run->moments == MOMENTS_BF16)
-		unpack_halves(to, run->exp_avg_sq, n);
+		pack_halves(to, from, run->split ? SIGN : 0, random, UPPER, n);
+	else if (moment == EXP_AVG)
+		encode_blocks(to, run->exp_avg_scales, from, LEVELS, random, 0, n);
 	else
-		unpack_codes(to, run->exp_avg_sq, run->exp_avg_sq_scales, LEVELS_SQ, n);
-}
-
-static void pack_exp_avg_sq(const struct state_run *run, const float *from, const uint32_t *random,
-			    size_t n)
-{
-	const uint32_t sign = run->split ? SIGN : 0;
-
-	if (run->moments == MOMENTS_FP32)
-		memcpy(run->exp_avg_sq, from, n * sizeof(*from));
-	else if (run->moments == MOMENTS_8BIT)
-		pack_codes(run->exp_avg_sq, run->exp_avg_sq_scales, from, LEVELS_SQ, random, n);
-	else if (random)
-		pack_halves(run->exp_avg_sq, from, sign, random, UPPER, n);
-	else
-		pack_halves(run->exp_avg_sq, from, sign, NULL, NEAREST, n);
+		encode_blocks(to, run->exp_avg_sq_scales, from, LEVELS_SQ, random, 16, n);
 }
 
 static void clear_signs(float *values, size_t n)
@@ -321,7 +279,7 @@ static void keep_signs(float *values, const struct state_run *run, size_t n)
 {
 	_Alignas(64) float before[CHUNK];
 
-	unpack_exp_avg_sq(before, run, n);
+	unpack_moment(before, run, EXP_AVG_SQ, n);
 	for (size_t i = 0; i < n; i += LANES)
 		store_u32(values + i, (load_u32(values + i) & every(MAGNITUDE)) |
 					      (load_u32(before + i) & every(SIGN)));
@@ -403,8 +361,8 @@ static void adam_chunk(const struct scalars *scalars, const struct state_run *ru
 	const size_t whole = to_vectors(n);
 
 	if (packs) {
-		unpack_exp_avg(exp_avg, run, whole);
-		unpack_exp_avg_sq(exp_avg_sq, run, whole);
+		unpack_moment(exp_avg, run, EXP_AVG, whole);
+		unpack_moment(exp_avg_sq, run, EXP_AVG_SQ, whole);
 	}
 	if (run->split)
 		unpack_master(master, run, upper, exp_avg_sq, whole);
@@ -418,8 +376,8 @@ static void adam_chunk(const struct scalars *scalars, const struct state_run *ru
 	if (run->split)
 		pack_master(run, master, upper, exp_avg_sq, whole);
 	if (packs) {
-		pack_exp_avg(run, exp_avg, random, whole);
-		pack_exp_avg_sq(run, exp_avg_sq, random, whole);
+		pack_moment(run, EXP_AVG, exp_avg, random, whole);
+		pack_moment(run, EXP_AVG_SQ, exp_avg_sq, random, whole);
 	}
 }
 
@@ -433,11 +391,6 @@ static void adam_packed(const struct scalars *scalars, const struct state_run *s
 	check_run(state, noise, weights, weights_dtype);
 	assert(!state->split || weights);
 	assert(state->moments == MOMENTS_FP32 || noise);
-	if (state->moments == MOMENTS_FP32 && !state->split) {
-		adam_all(scalars, state->master, state->exp_avg, state->exp_avg_sq, gradients,
-			 gradients_dtype, weights, weights_dtype, n);
-		return;
-	}
 	for (size_t done = 0, part; done < n; done += part) {
 		struct state_run run = state_run_from(state, done);
 		const void *from = element(gradients, gradients_dtype, done);
@@ -482,11 +435,11 @@ static void unpack(const struct state_run *state, const void *weights, float *ma
 			from = staged.weights;
 		}
 		if (exp_avg) {
-			unpack_exp_avg(values, &run, whole);
+			unpack_moment(values, &run, EXP_AVG, whole);
 			memcpy(exp_avg + done, values, part * sizeof(float));
 		}
 		if (exp_avg_sq || (master && state->split))
-			unpack_exp_avg_sq(squares, &run, whole);
+			unpack_moment(squares, &run, EXP_AVG_SQ, whole);
 		if (master) {
 			unpack_master(values, &run, from, squares, whole);
 			memcpy(master + done, values, part * sizeof(float));
@@ -501,13 +454,12 @@ static void unpack(const struct state_run *state, const void *weights, float *ma
 /* A part of an array with quiet NaNs, and zeros up to the end of its vector. */
 static void fill_values(float *values, const float *from, size_t n)
 {
-	memset(values + n / LANES * LANES, 0, (to_vectors(n) - n / LANES * LANES) * sizeof(float));
 	memcpy(values, from, n * sizeof(float));
+	memset(values + n, 0, (to_vectors(n) - n) * sizeof(float));
 	for (size_t i = 0; i < n; i += LANES) {
-		ints bits = load_u32(values + i);
-		ints is_nan = (every(INFINITE) - (bits & every(MAGNITUDE))) >> 31;
+		vec x = load_f32(values + i);
 
-		store_u32(values + i, bits | is_nan << 22);
+		store_u32(values + i, if_nan(x, as_ints(x) | every(QUIET), as_ints(x)));
 	}
 }
 
@@ -539,14 +491,14 @@ static void pack(const struct state_run *state, const struct noise *noise, const
 			make_noise(random, noise, done, whole);
 		if (exp_avg) {
 			fill_values(values, exp_avg + done, part);
-			pack_exp_avg(&at, values, noise ? random : NULL, whole);
+			pack_moment(&at, EXP_AVG, values, noise ? random : NULL, whole);
 		}
 		if (exp_avg_sq) {
 			fill_values(squares, exp_avg_sq + done, part);
 			if (marks)
 				keep_signs(squares, &at, whole);
 		} else if (marks && master) {
-			unpack_exp_avg_sq(squares, &at, whole);
+			unpack_moment(squares, &at, EXP_AVG_SQ, whole);
 		}
 		if (master) {
 			fill_values(values, master + done, part);
@@ -554,7 +506,7 @@ static void pack(const struct state_run *state, const struct noise *noise, const
 				    whole);
 		}
 		if (exp_avg_sq || (marks && master))
-			pack_exp_avg_sq(&at, squares, noise ? random : NULL, whole);
+			pack_moment(&at, EXP_AVG_SQ, squares, noise ? random : NULL, whole);
 		if (whole != part)
 			unstage(&run, to, &staged, part);
 	}

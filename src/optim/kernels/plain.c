@@ -3,7 +3,7 @@
  * The kernel in plain C: a vector is one element, and the compiler may vectorize with the target's
  * baseline instructions. fp16 is converted bit by bit.
  */
-#include "optim/kernels/sets.h"
+#include "optim/kernels/kernel.h"
 
 #include <math.h>
 #include <string.h>
@@ -11,35 +11,9 @@
 #define LANES 1
 
 typedef float vec;
+typedef uint32_t ints;
 
-static inline uint32_t bits_of(float x)
-{
-	uint32_t bits;
-
-	memcpy(&bits, &x, sizeof(bits));
-	return bits;
-}
-
-static inline float float_of(uint32_t bits)
-{
-	float x;
-
-	memcpy(&x, &bits, sizeof(x));
-	return x;
-}
-
-static inline uint16_t half_at(const void *from)
-{
-	uint16_t half;
-
-	memcpy(&half, from, sizeof(half));
-	return half;
-}
-
-static inline vec splat(float x)
-{
-	return x;
-}
+#include "optim/kernels/vectors.h"
 
 static inline vec root(vec x)
 {
@@ -51,31 +25,22 @@ static inline vec sign(vec x)
 	return (float)((x > 0) - (x < 0));
 }
 
-static inline vec load_f32(const void *from)
+static inline ints load_u16(const void *from)
 {
-	float x;
+	uint16_t half;
 
-	memcpy(&x, from, sizeof(x));
-	return x;
+	memcpy(&half, from, sizeof(half));
+	return half;
 }
 
-static inline void store_f32(void *to, vec x)
+static inline ints load_i16(const void *from)
 {
-	memcpy(to, &x, sizeof(x));
+	return (ints)(int16_t)load_u16(from);
 }
 
-/* ---- bf16: the upper half of fp32 ---- */
-
-static inline vec load_bf16(const void *from)
+static inline void store_u16(void *to, ints x)
 {
-	return float_of((uint32_t)half_at(from) << 16);
-}
-
-static inline void store_bf16(void *to, vec x)
-{
-	uint32_t bits = bits_of(x);
-	uint32_t rounded = bits + 0x7fff + (bits >> 16 & 1);
-	uint16_t half = (uint16_t)((x != x ? bits | 0x400000 : rounded) >> 16);
+	uint16_t half = (uint16_t)x;
 
 	memcpy(to, &half, sizeof(half));
 }
@@ -94,106 +59,32 @@ static inline void store_bf16(void *to, vec x)
 
 static inline vec load_f16(const void *from)
 {
-	uint32_t half = half_at(from);
+	uint32_t half = load_u16(from);
 	uint32_t sign = (half & 0x8000) << 16, magnitude = half & 0x7fff;
 	uint32_t moved = magnitude << MANTISSA_DIFFERS;
 	uint32_t normal = moved + BIAS_DIFFERS;
-	uint32_t subnormal = bits_of((float)(int32_t)magnitude * 0x1p-24f);
+	uint32_t subnormal = as_ints((float)(int32_t)magnitude * 0x1p-24f);
 	uint32_t special = moved | F32_INF | (magnitude > F16_INF ? F32_QUIET : 0);
 
-	return float_of(sign | (magnitude >= F16_INF	       ? special
-				: magnitude < F16_LEAST_NORMAL ? subnormal
-							       : normal));
+	return as_vec(sign | (magnitude >= F16_INF	     ? special
+			      : magnitude < F16_LEAST_NORMAL ? subnormal
+							     : normal));
 }
 
 static inline void store_f16(void *to, vec x)
 {
-	uint32_t bits = bits_of(x);
+	uint32_t bits = as_ints(x);
 	uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
 	uint32_t moved = magnitude >> MANTISSA_DIFFERS;
 	uint32_t normal = (magnitude - BIAS_DIFFERS + 0xfff + (moved & 1)) >> MANTISSA_DIFFERS;
 	/* In [0.5, 1) fp32 counts in steps of 2^-24, as subnormal fp16 does: adding rounds. */
-	uint32_t subnormal = bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f);
+	uint32_t subnormal = as_ints(as_vec(magnitude) + 0.5f) - as_ints(0.5f);
 	uint32_t nan = F16_INF | F16_QUIET | (moved & 0x3ff);
-	uint16_t half = (uint16_t)(sign | (magnitude > F32_INF		    ? nan
-					   : magnitude >= F32_ROUNDS_TO_INF ? F16_INF
-					   : magnitude < F32_LEAST_NORMAL   ? subnormal
-									    : normal));
 
-	memcpy(to, &half, sizeof(half));
-}
-
-/* ---- Sums ---- */
-
-#define WIDE 2 /* as every 64-bit target has */
-
-typedef double doubles __attribute__((vector_size(WIDE * sizeof(double))));
-
-static inline doubles widen(const float *from)
-{
-	return (doubles){from[0], from[1]};
-}
-
-/* ---- Integers ---- */
-
-typedef uint32_t ints;
-
-static inline ints as_ints(vec x)
-{
-	return bits_of(x);
-}
-
-static inline vec as_vec(ints x)
-{
-	return float_of(x);
-}
-
-static inline ints every(uint32_t x)
-{
-	return x;
-}
-
-static inline ints counting(void)
-{
-	return 0;
-}
-
-static inline ints load_u32(const void *from)
-{
-	uint32_t x;
-
-	memcpy(&x, from, sizeof(x));
-	return x;
-}
-
-static inline void store_u32(void *to, ints x)
-{
-	memcpy(to, &x, sizeof(x));
-}
-
-static inline ints load_u16(const void *from)
-{
-	return half_at(from);
-}
-
-static inline ints load_i16(const void *from)
-{
-	int16_t half;
-
-	memcpy(&half, from, sizeof(half));
-	return (uint32_t)(int32_t)half;
-}
-
-static inline void store_u16(void *to, ints x)
-{
-	uint16_t half = (uint16_t)x;
-
-	memcpy(to, &half, sizeof(half));
-}
-
-static inline void store_low(void *to, ints x)
-{
-	store_u16(to, x & 0xffff);
+	store_u16(to, sign | (magnitude > F32_INF	       ? nan
+			      : magnitude >= F32_ROUNDS_TO_INF ? F16_INF
+			      : magnitude < F32_LEAST_NORMAL   ? subnormal
+							       : normal));
 }
 
 static inline ints load_u8(const void *from)
@@ -214,6 +105,11 @@ static inline ints larger(ints a, ints b)
 static inline ints smaller(ints a, ints b)
 {
 	return a < b ? a : b;
+}
+
+static inline ints if_nan(vec x, ints yes, ints no)
+{
+	return x != x ? yes : no;
 }
 
 #include "optim/kernels/body.h"

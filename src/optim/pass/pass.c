@@ -266,32 +266,26 @@ static bool may_fetch(struct pass *pass)
 	return may;
 }
 
-static bool is_queued(struct pass *pass, size_t tile)
-{
-	bool queued;
-
-	pthread_mutex_lock(&pass->lock);
-	queued = pass->optimizer->tiles[tile].task == TASK_QUEUED;
-	pthread_mutex_unlock(&pass->lock);
-	return queued;
-}
-
 int wait_landed(struct nvs_optimizer *optimizer, uint64_t failures, struct nvs_error *error)
 {
 	int rc = engine_wait_landed(optimizer->engine, optimizer->offloaded,
-				    optimizer->nparts * optimizer->noffloaded, error);
+				    optimizer->rule->nparts * optimizer->noffloaded, error);
 
-	return rc ? rc : check_writes(optimizer, &failures, error);
+	return rc ?: check_writes(optimizer, &failures, error);
 }
 
 static int fetch_or_write(struct pass *pass, size_t i, struct nvs_error *error)
 {
 	struct tile *tile = &pass->optimizer->tiles[i];
 	int rc = check_writes(pass->optimizer, &pass->write_failures, error);
+	bool queued;
 
 	if (rc)
 		return rc;
-	if (!is_queued(pass, i)) {
+	pthread_mutex_lock(&pass->lock);
+	queued = tile->task == TASK_QUEUED;
+	pthread_mutex_unlock(&pass->lock);
+	if (!queued) {
 		/* Threads may compute one that is not offloaded. */
 		if (i < pass->optimizer->noffloaded && pass->kind->writes && is_held(tile) &&
 		    !stays(pass, i))
@@ -309,7 +303,7 @@ static int fetch_or_write(struct pass *pass, size_t i, struct nvs_error *error)
 	return rc;
 }
 
-unsigned pass_flights(const struct nvs_optimizer *optimizer)
+unsigned optimizer_flights(const struct nvs_optimizer *optimizer)
 {
 	return FLIGHTS * threads_count(optimizer->threads);
 }

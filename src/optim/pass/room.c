@@ -49,8 +49,8 @@ static int stop_holding(struct nvs_optimizer *optimizer, struct pass *pass, size
 		if (i == own || !is_waiting(pass, tile))
 			continue;
 		how = tile->place == TILE_HELD_CHANGED ? NVS_DIRTY : NVS_CLEAN;
-		rc = batch_release(optimizer->engine, tile->parts, optimizer->nparts, tile->pin,
-				   how, error);
+		rc = batch_release(optimizer->engine, tile->parts, optimizer->rule->nparts,
+				   tile->pin, how, error);
 		if (!rc)
 			tile_set_place(optimizer, tile, TILE_LOOSE);
 		return rc;

@@ -44,7 +44,7 @@ static unsigned parts_of(const struct pass *pass, size_t tile)
 {
 	if (!is_offloaded(pass, tile))
 		return 0;
-	return pass->kind->master_only ? 1 : pass->optimizer->nparts;
+	return pass->kind->master_only ? 1 : pass->optimizer->rule->nparts;
 }
 
 static bool is_resident(const struct pass *pass, size_t tile)
@@ -155,16 +155,15 @@ int tile_fetch(struct pass *pass, size_t i, struct nvs_error *error)
 int tile_write(struct pass *pass, struct tile *tile, struct nvs_error *error)
 {
 	struct nvs_engine *engine = pass->optimizer->engine;
-	int rc = batch_release(engine, tile->parts, pass->optimizer->nparts, tile->pin, NVS_DIRTY,
-			       error);
+	int rc = batch_release(engine, tile->parts, pass->optimizer->rule->nparts, tile->pin,
+			       NVS_DIRTY, error);
 
 	assert(pass->kind->writes && !pass->optimizer->read_only);
 	assert(is_offloaded(pass, (size_t)(tile - pass->optimizer->tiles)));
 	tile_set_place(pass->optimizer, tile, TILE_LOOSE);
-	if (!rc)
-		rc = batch_swap_out(engine, tile->parts, pass->optimizer->nparts, error);
+	rc = rc ?: batch_swap_out(engine, tile->parts, pass->optimizer->rule->nparts, error);
 	if (!rc && !pass->optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_write)
-		rc = batch_wait(engine, tile->parts, pass->optimizer->nparts, 0, -1, error);
+		rc = batch_wait(engine, tile->parts, pass->optimizer->rule->nparts, 0, -1, error);
 	return rc;
 }
 

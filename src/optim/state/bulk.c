@@ -145,8 +145,7 @@ static int call_function(struct bulk *bulk, const struct nvs_state_run *run, uns
 	int rc = __atomic_load_n(&bulk->rc, __ATOMIC_RELAXED), expected = 0;
 
 	(void)thread;
-	if (!rc)
-		rc = bulk->fn(bulk->arg, run);
+	rc = rc ?: bulk->fn(bulk->arg, run);
 	if (rc > 0)
 		rc = -EINVAL;
 	if (rc)
@@ -239,11 +238,6 @@ static int transfer_run(struct bulk *bulk, const struct nvs_state_run *run, unsi
 	rc = bulk->mover->complete(bulk->mover->arg, thread);
 	assert(rc <= 0);
 	return rc;
-}
-
-unsigned optimizer_flights(const struct nvs_optimizer *optimizer)
-{
-	return pass_flights(optimizer);
 }
 
 int optimizer_export_tiles(struct nvs_optimizer *optimizer, const struct tile_mover *mover,

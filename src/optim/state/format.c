@@ -84,7 +84,7 @@ static uint64_t moment_nbytes(const struct nvs_optimizer *optimizer, uint64_t nu
 
 uint64_t part_nbytes(const struct nvs_optimizer *optimizer, size_t tile, unsigned part)
 {
-	assert(optimizer->tile_numel && tile < optimizer->ntiles && part < optimizer->nparts);
+	assert(optimizer->tile_numel && tile < optimizer->ntiles && part < optimizer->rule->nparts);
 	return part == NVS_MASTER
 		       ? optimizer->tile_numel * master_size(optimizer->tiles[tile].split)
 		       : moment_nbytes(optimizer, optimizer->tile_numel);
@@ -94,14 +94,14 @@ uint64_t tile_nbytes(const struct nvs_optimizer *optimizer, size_t tile)
 {
 	uint64_t nbytes = 0;
 
-	for (unsigned part = 0; part < optimizer->nparts; part++)
+	for (unsigned part = 0; part < optimizer->rule->nparts; part++)
 		nbytes += part_nbytes(optimizer, tile, part);
 	return nbytes;
 }
 
 enum nvs_dtype part_dtype(const struct nvs_optimizer *optimizer, size_t tile, unsigned part)
 {
-	assert(tile < optimizer->ntiles && part < optimizer->nparts);
+	assert(tile < optimizer->ntiles && part < optimizer->rule->nparts);
 	if (part == NVS_MASTER)
 		return optimizer->tiles[tile].split ? NVS_U16 : NVS_F32;
 	return optimizer->moments == MOMENTS_FP32   ? NVS_F32
@@ -113,14 +113,14 @@ uint64_t state_nbytes(const struct nvs_optimizer *optimizer, uint64_t numel)
 {
 	assert(numel % TILE_UNIT == 0);
 	return numel * master_size(splits_all(optimizer)) +
-	       (optimizer->nparts - 1) * moment_nbytes(optimizer, numel);
+	       (optimizer->rule->nparts - 1) * moment_nbytes(optimizer, numel);
 }
 
 void *tile_part(const struct nvs_optimizer *optimizer, size_t tile, unsigned part)
 {
 	char *state;
 
-	assert(tile < optimizer->ntiles && part < optimizer->nparts);
+	assert(tile < optimizer->ntiles && part < optimizer->rule->nparts);
 	if (tile < optimizer->noffloaded) {
 		state = nvs_tensor_data(optimizer->tiles[tile].parts[part]);
 	} else {
@@ -164,7 +164,7 @@ struct state_run state_packed(const struct nvs_optimizer *optimizer, size_t tile
 {
 	void *parts[PARTS] = {NULL};
 
-	for (unsigned part = 0; part < optimizer->nparts; part++)
+	for (unsigned part = 0; part < optimizer->rule->nparts; part++)
 		parts[part] = tile_part(optimizer, tile, part);
 	assert(segment->at >= tile * optimizer->tile_numel && segment->numel);
 	return packed_in(optimizer, tile, parts, segment->at - tile * optimizer->tile_numel);
@@ -203,7 +203,7 @@ struct nvs_state_run state_open(const struct nvs_optimizer *optimizer,
 		return run;
 	/* Of Adam alone. */
 	assert(optimizer->rule->packs);
-	floats = optimizer->floats + (size_t)thread * optimizer->nparts * SLICE;
+	floats = optimizer->floats + (size_t)thread * optimizer->rule->nparts * SLICE;
 	assert(segment->numel <= SLICE);
 	if (!is_float(packed, NVS_MASTER))
 		run.master = floats;
@@ -278,21 +278,20 @@ void state_clear(const struct nvs_optimizer *optimizer, size_t tile, uint64_t fr
 
 #define PIECE 1024u
 
-/* Elements of a segment that are unpacked and packed together: whole blocks, or one block of which
- * the segment has some. Only what holds the part is in memory, and the rest elsewhere. */
-struct piece {
-	struct state_run packed;
-	void *weights; /* with the remainders; otherwise NULL */
-	uint64_t n, skip, take;
-	float elsewhere[PIECE];
-	float block[STATE_BLOCK];
-};
-
 bool part_needs(const struct nvs_optimizer *optimizer, size_t tile, unsigned part, unsigned other)
 {
 	return part == other ||
 	       (part == NVS_MASTER && other == NVS_EXP_AVG_SQ && optimizer->tiles[tile].split);
 }
+
+/* Elements of a segment that are unpacked and packed together: whole blocks, which may have more
+ * than the segment. Only what holds the part is in memory, and the rest elsewhere. */
+struct piece {
+	struct state_run packed;
+	void *weights; /* with the remainders; otherwise NULL */
+	uint64_t n, skip, take;
+	float elsewhere[PIECE], values[PIECE];
+};
 
 static void take_piece(const struct nvs_optimizer *optimizer, size_t tile, unsigned part,
 		       const struct segment *segment, uint64_t done, struct piece *piece)
@@ -305,14 +304,11 @@ static void take_piece(const struct nvs_optimizer *optimizer, size_t tile, unsig
 	void *parts[PARTS] = {NULL};
 
 	piece->skip = offset % unit;
-	if (piece->skip || left < unit) {
-		piece->n = min_u64(unit, group->numel - (offset - piece->skip));
-		piece->take = min_u64(piece->n - piece->skip, left);
-	} else {
-		piece->n = piece->take = min_u64(left / unit * unit, PIECE);
-	}
+	piece->n = min_u64(align_up(piece->skip + left, unit), PIECE);
+	piece->n = min_u64(piece->n, group->numel - (offset - piece->skip));
+	piece->take = min_u64(piece->n - piece->skip, left);
 	assert(piece->take && piece->skip + piece->take <= piece->n);
-	for (unsigned i = 0; i < optimizer->nparts; i++)
+	for (unsigned i = 0; i < optimizer->rule->nparts; i++)
 		parts[i] = part_needs(optimizer, tile, part, i) ? tile_part(optimizer, tile, i)
 								: NULL;
 	piece->packed = packed_in(optimizer, tile, parts, within - piece->skip);
@@ -329,69 +325,37 @@ static void take_piece(const struct nvs_optimizer *optimizer, size_t tile, unsig
 				 : NULL;
 }
 
-/* The part of a segment where it is there as float32; NULL: it is packed. */
-static float *float_part(const struct nvs_optimizer *optimizer, size_t tile, unsigned part,
-			 const struct segment *segment)
+void part_move(const struct nvs_optimizer *optimizer, size_t tile, unsigned part,
+	       const struct segment *segment, float *to, const float *from)
 {
-	const struct state_run packed = {.moments = optimizer->moments,
+	const struct state_run format = {.moments = optimizer->moments,
 					 .split = optimizer->tiles[tile].split};
 	uint64_t within = segment->at - tile * optimizer->tile_numel;
+	struct piece piece;
+	float *values = piece.values;
+	float *master = part == NVS_MASTER ? values : NULL;
+	float *exp_avg = part == NVS_EXP_AVG ? values : NULL;
+	float *exp_avg_sq = part == NVS_EXP_AVG_SQ ? values : NULL;
 
-	assert(within + segment->numel <= optimizer->tile_numel);
-	return is_float(&packed, part) ? (float *)tile_part(optimizer, tile, part) + within : NULL;
-}
+	assert(within + segment->numel <= optimizer->tile_numel && !to != !from);
+	if (is_float(&format, part)) {
+		float *kept = (float *)tile_part(optimizer, tile, part) + within;
 
-static void unpack_part(const struct nvs_optimizer *optimizer, const struct piece *piece,
-			unsigned part, float *to)
-{
-	optimizer->kernel->unpack(&piece->packed, piece->weights, part == NVS_MASTER ? to : NULL,
-				  part == NVS_EXP_AVG ? to : NULL,
-				  part == NVS_EXP_AVG_SQ ? to : NULL, piece->n);
-}
-
-void part_read(const struct nvs_optimizer *optimizer, size_t tile, unsigned part,
-	       const struct segment *segment, float *to)
-{
-	const float *values = float_part(optimizer, tile, part, segment);
-	struct piece piece = {0};
-
-	if (values) {
-		memcpy(to, values, segment->numel * sizeof(float));
+		memcpy(to ? to : kept, to ? kept : from, segment->numel * sizeof(float));
 		return;
 	}
+	piece = (struct piece){0};
 	for (uint64_t done = 0; done < segment->numel; done += piece.take) {
 		take_piece(optimizer, tile, part, segment, done, &piece);
-		if (piece.take == piece.n) {
-			unpack_part(optimizer, &piece, part, to + done);
-		} else {
-			unpack_part(optimizer, &piece, part, piece.block);
-			memcpy(to + done, piece.block + piece.skip, piece.take * sizeof(float));
+		if (to || piece.take != piece.n)
+			optimizer->kernel->unpack(&piece.packed, piece.weights, master, exp_avg,
+						  exp_avg_sq, piece.n);
+		if (to) {
+			memcpy(to + done, values + piece.skip, piece.take * sizeof(float));
+			continue;
 		}
-	}
-}
-
-void part_write(const struct nvs_optimizer *optimizer, size_t tile, unsigned part,
-		const struct segment *segment, const float *from)
-{
-	float *kept = float_part(optimizer, tile, part, segment);
-	struct piece piece = {0};
-
-	if (kept) {
-		memcpy(kept, from, segment->numel * sizeof(float));
-		return;
-	}
-	for (uint64_t done = 0; done < segment->numel; done += piece.take) {
-		const float *values = from + done;
-
-		take_piece(optimizer, tile, part, segment, done, &piece);
-		if (piece.take != piece.n) {
-			unpack_part(optimizer, &piece, part, piece.block);
-			memcpy(piece.block + piece.skip, values, piece.take * sizeof(float));
-			values = piece.block;
-		}
-		optimizer->kernel->pack(&piece.packed, NULL, part == NVS_MASTER ? values : NULL,
-					part == NVS_EXP_AVG ? values : NULL,
-					part == NVS_EXP_AVG_SQ ? values : NULL, piece.weights,
-					NVS_BF16, piece.n);
+		memcpy(values + piece.skip, from + done, piece.take * sizeof(float));
+		optimizer->kernel->pack(&piece.packed, NULL, master, exp_avg, exp_avg_sq,
+					piece.weights, NVS_BF16, piece.n);
 	}
 }

@@ -22,58 +22,64 @@ enum {
 	VERSION_STATES = 5, /* another format */
 	VERSION_RULES = 6,  /* another rule than Adam */
 	AT_VERSION = 8,
-	AT_UNFINISHED = 12,
-	AT_LAYOUT = 16,
-	AT_TILE_NUMEL = 24,
-	AT_NTILES = 32,
-	AT_NOFFLOADED = 40,
-	AT_NGRADIENTS = 48,
-	AT_NGROUPS = 56,
-	AT_GRADIENT_DTYPE = 64,
 	AT_DYNAMIC = 68,
-	AT_STEP = 72,
-	AT_SCALE = 80,
-	AT_ITERATION = 88,
-	AT_LAST_OVERFLOW = 96,
-	AT_HYSTERESIS = 104,
-	AT_LR = 112,
-	AT_FACTOR = 120,
-	AT_NORM = 128,
-	AT_CLIP = 136,
 	/* In the number at AT_DYNAMIC, above the flag: */
 	STATE_SHIFT = 8,
 	RULE_SHIFT = 16,
 };
 
-_Static_assert(AT_CLIP + sizeof(uint64_t) == HEADER_BYTES, "the marks follow the last number");
+#define FIELD(name) offsetof(struct header, name), sizeof(((struct header *)0)->name)
+
+/* The other numbers, of 4 or 8 bytes, and the bounds of those that are no reals. Counts have some,
+ * so that adding them up does not wrap. */
+static const struct {
+	unsigned at; /* in the bytes */
+	size_t field, nbytes;
+	uint64_t least, most;
+	const char *name;
+} numbers[] = {
+	{12, FIELD(unfinished), 0, 1, "the flag of an unfinished step"},
+	{16, FIELD(layout), 0, UINT64_MAX, NULL},
+	{24, FIELD(tile_numel), HEADER_UNIT, HEADER_NUMEL_MAX, "the length of a tile"},
+	{32, FIELD(ntiles), 1, HEADER_COUNTS_MAX, "the number of tiles"},
+	{40, FIELD(noffloaded), 0, HEADER_COUNTS_MAX, "the number of offloaded tiles"},
+	{48, FIELD(ngradients), 0, HEADER_COUNTS_MAX, "the number of gradient tensors"},
+	{56, FIELD(ngroups), 1, HEADER_COUNTS_MAX, "the number of groups"},
+	{64, FIELD(gradient_dtype), 0, UINT32_MAX, NULL},
+	{72, FIELD(step), 0, STEPS_MAX, "the number of steps taken"},
+	{80, FIELD(scaler.scale), 0, UINT64_MAX, NULL},
+	{88, FIELD(scaler.iteration), 0, UPDATES_MAX, "the number of updates of the loss scale"},
+	{96, FIELD(scaler.last_overflow), 0, UINT64_MAX, NULL},
+	{104, FIELD(scaler.hysteresis), 1, UINT32_MAX, "the remaining hysteresis"},
+	{112, FIELD(lr), 0, UINT64_MAX, NULL},
+	{120, FIELD(factor), 0, UINT64_MAX, NULL},
+	{128, FIELD(norm), 0, UINT64_MAX, NULL},
+	{HEADER_BYTES - 8, FIELD(clip), 0, UINT64_MAX, NULL},
+};
 
 void header_encode(const struct header *header, uint8_t *bytes)
 {
 	assert(header->tile_numel % HEADER_UNIT == 0 && header->noffloaded <= header->ntiles);
-	memcpy(bytes, magic, sizeof(magic));
 	assert(header->state != NVS_STATE_SPLIT && header->state <= NVS_STATE_8BIT);
+	memcpy(bytes, magic, sizeof(magic));
 	put_u32(bytes + AT_VERSION, header->rule != NVS_RULE_ADAM     ? VERSION_RULES
 				    : header->state != NVS_STATE_FP32 ? VERSION_STATES
 								      : VERSION);
-	put_u32(bytes + AT_UNFINISHED, header->unfinished);
-	put_u64(bytes + AT_LAYOUT, header->layout);
-	put_u64(bytes + AT_TILE_NUMEL, header->tile_numel);
-	put_u64(bytes + AT_NTILES, header->ntiles);
-	put_u64(bytes + AT_NOFFLOADED, header->noffloaded);
-	put_u64(bytes + AT_NGRADIENTS, header->ngradients);
-	put_u64(bytes + AT_NGROUPS, header->ngroups);
-	put_u32(bytes + AT_GRADIENT_DTYPE, (uint32_t)header->gradient_dtype);
 	put_u32(bytes + AT_DYNAMIC, header->dynamic | (uint32_t)header->state << STATE_SHIFT |
 					    (uint32_t)header->rule << RULE_SHIFT);
-	put_u64(bytes + AT_STEP, header->step);
-	put_f64(bytes + AT_SCALE, header->scaler.scale);
-	put_u64(bytes + AT_ITERATION, (uint64_t)header->scaler.iteration);
-	put_u64(bytes + AT_LAST_OVERFLOW, (uint64_t)header->scaler.last_overflow);
-	put_u64(bytes + AT_HYSTERESIS, header->scaler.hysteresis);
-	put_f64(bytes + AT_LR, header->lr);
-	put_f64(bytes + AT_FACTOR, header->factor);
-	put_f64(bytes + AT_NORM, header->norm);
-	put_f64(bytes + AT_CLIP, header->clip);
+	for (size_t i = 0; i < COUNT_OF(numbers); i++) {
+		const char *field = (const char *)header + numbers[i].field;
+		uint32_t low;
+		uint64_t value;
+
+		memcpy(&low, field, sizeof(low));
+		if (numbers[i].nbytes == sizeof(low)) {
+			put_u32(bytes + numbers[i].at, low);
+			continue;
+		}
+		memcpy(&value, field, sizeof(value));
+		put_u64(bytes + numbers[i].at, value);
+	}
 }
 
 static int out_of_bounds(const char *name, uint64_t value, uint64_t least, uint64_t most,
@@ -81,37 +87,6 @@ static int out_of_bounds(const char *name, uint64_t value, uint64_t least, uint6
 {
 	return error_set(error, -EUCLEAN, "%s is %" PRIu64 ": allowed are %" PRIu64 " to %" PRIu64,
 			 name, value, least, most);
-}
-
-/* Counts are bounded here, so that adding them up does not wrap. */
-static int check_whole(const uint8_t *bytes, struct nvs_error *error)
-{
-	static const struct {
-		const char *name;
-		unsigned at, nbytes;
-		uint64_t least, most;
-	} numbers[] = {
-		{"its version", AT_VERSION, 4, VERSION, VERSION_RULES},
-		{"the flag of an unfinished step", AT_UNFINISHED, 4, 0, 1},
-		{"the length of a tile", AT_TILE_NUMEL, 8, HEADER_UNIT, HEADER_NUMEL_MAX},
-		{"the number of tiles", AT_NTILES, 8, 1, HEADER_COUNTS_MAX},
-		{"the number of offloaded tiles", AT_NOFFLOADED, 8, 0, HEADER_COUNTS_MAX},
-		{"the number of gradient tensors", AT_NGRADIENTS, 8, 0, HEADER_COUNTS_MAX},
-		{"the number of groups", AT_NGROUPS, 8, 1, HEADER_COUNTS_MAX},
-		{"the number of steps taken", AT_STEP, 8, 0, STEPS_MAX},
-		{"the number of updates of the loss scale", AT_ITERATION, 8, 0, UPDATES_MAX},
-		{"the remaining hysteresis", AT_HYSTERESIS, 8, 1, UINT32_MAX},
-	};
-
-	for (size_t i = 0; i < COUNT_OF(numbers); i++) {
-		const uint8_t *at = bytes + numbers[i].at;
-		uint64_t value = numbers[i].nbytes == 4 ? get_u32(at) : get_u64(at);
-
-		if (value < numbers[i].least || value > numbers[i].most)
-			return out_of_bounds(numbers[i].name, value, numbers[i].least,
-					     numbers[i].most, error);
-	}
-	return 0;
 }
 
 /* The flag of a dynamic loss scale, the format of the state, and the rule. */
@@ -181,7 +156,7 @@ static int check_reals(const struct header *header, struct nvs_error *error)
 	const struct {
 		const char *name;
 		double value, least, most;
-	} numbers[] = {
+	} reals[] = {
 		{"the loss scale", header->scaler.scale, SCALE_MIN, SCALE_MAX},
 		/* of an unfinished step: */
 		{"the learning rate of the unfinished step", header->lr, 0, (double)FLT_MAX},
@@ -189,13 +164,13 @@ static int check_reals(const struct header *header, struct nvs_error *error)
 		{"the factor of clipping", header->clip, 0, 1},
 	};
 
-	size_t n = header->unfinished ? COUNT_OF(numbers) : 1;
+	size_t n = header->unfinished ? COUNT_OF(reals) : 1;
 
 	for (size_t i = 0; i < n; i++)
-		if (!(numbers[i].value >= numbers[i].least && numbers[i].value <= numbers[i].most))
+		if (!(reals[i].value >= reals[i].least && reals[i].value <= reals[i].most))
 			return error_set(error, -EUCLEAN, "%s is %g: allowed are %g to %g",
-					 numbers[i].name, numbers[i].value, numbers[i].least,
-					 numbers[i].most);
+					 reals[i].name, reals[i].value, reals[i].least,
+					 reals[i].most);
 	/* The norm may be inf or nan, as the gradients were; -1 if it was not computed. */
 	if (header->unfinished && header->norm < 0 && header->norm != -1)
 		return error_set(error, -EUCLEAN,
@@ -211,38 +186,29 @@ int header_decode(const uint8_t *bytes, uint64_t nbytes, struct header *header,
 
 	if (nbytes < HEADER_BYTES || memcmp(bytes, magic, sizeof(magic)) != 0)
 		return error_set(error, -EUCLEAN, "it is no header of an optimizer");
-	rc = check_whole(bytes, error);
-	if (rc)
-		return rc;
+	if (get_u32(bytes + AT_VERSION) < VERSION || get_u32(bytes + AT_VERSION) > VERSION_RULES)
+		return out_of_bounds("its version", get_u32(bytes + AT_VERSION), VERSION,
+				     VERSION_RULES, error);
+	for (size_t i = 0; i < COUNT_OF(numbers); i++) {
+		char *field = (char *)header + numbers[i].field;
+		bool is_short = numbers[i].nbytes == sizeof(uint32_t);
+		uint32_t low = get_u32(bytes + numbers[i].at);
+		uint64_t value = is_short ? low : get_u64(bytes + numbers[i].at);
+
+		if (value < numbers[i].least || value > numbers[i].most)
+			return out_of_bounds(numbers[i].name, value, numbers[i].least,
+					     numbers[i].most, error);
+		memcpy(field, is_short ? (void *)&low : &value, numbers[i].nbytes);
+	}
 	rc = check_flags(bytes, error);
 	if (rc)
 		return rc;
-	*header = (struct header){
-		.unfinished = get_u32(bytes + AT_UNFINISHED),
-		.layout = get_u64(bytes + AT_LAYOUT),
-		.tile_numel = get_u64(bytes + AT_TILE_NUMEL),
-		.ntiles = get_u64(bytes + AT_NTILES),
-		.noffloaded = get_u64(bytes + AT_NOFFLOADED),
-		.ngradients = get_u64(bytes + AT_NGRADIENTS),
-		.ngroups = get_u64(bytes + AT_NGROUPS),
-		.gradient_dtype = (enum nvs_dtype)get_u32(bytes + AT_GRADIENT_DTYPE),
-		.dynamic = get_u32(bytes + AT_DYNAMIC) & 1,
-		.state = (enum nvs_optimizer_state)(get_u32(bytes + AT_DYNAMIC) >> STATE_SHIFT &
-						    255),
-		.rule = (enum nvs_rule)(get_u32(bytes + AT_DYNAMIC) >> RULE_SHIFT),
-		.step = get_u64(bytes + AT_STEP),
-		.scaler = {.scale = get_f64(bytes + AT_SCALE),
-			   .iteration = (int64_t)get_u64(bytes + AT_ITERATION),
-			   .last_overflow = (int64_t)get_u64(bytes + AT_LAST_OVERFLOW),
-			   .hysteresis = get_u64(bytes + AT_HYSTERESIS)},
-		.lr = get_f64(bytes + AT_LR),
-		.factor = get_f64(bytes + AT_FACTOR),
-		.norm = get_f64(bytes + AT_NORM),
-		.clip = get_f64(bytes + AT_CLIP),
-	};
+	header->dynamic = get_u32(bytes + AT_DYNAMIC) & 1;
+	header->state = (enum nvs_optimizer_state)(get_u32(bytes + AT_DYNAMIC) >> STATE_SHIFT &
+						   255);
+	header->rule = (enum nvs_rule)(get_u32(bytes + AT_DYNAMIC) >> RULE_SHIFT);
 	rc = check_related(header, nbytes, error);
-	if (!rc)
-		rc = check_reals(header, error);
+	rc = rc ?: check_reals(header, error);
 	/* The marks end where the bytes do. */
 	assert(rc || header_nbytes(header) == nbytes);
 	if (rc)

@@ -16,8 +16,9 @@
 
 /* What a header holds before the marks. */
 struct header {
-	bool unfinished, dynamic; /* dynamic: the loss scale */
-	uint64_t layout;	  /* checksum of the groups' names and places */
+	uint32_t unfinished; /* 0 or 1 */
+	bool dynamic;	     /* the loss scale */
+	uint64_t layout;     /* checksum of the groups' names and places */
 	uint64_t tile_numel, ntiles, noffloaded, ngradients, ngroups;
 	enum nvs_dtype gradient_dtype;
 	/* of the moments: NVS_STATE_FP32, NVS_STATE_BF16 or NVS_STATE_8BIT; the master weights are

@@ -17,11 +17,6 @@
 
 _Static_assert(HEADER_UNIT == TILE_UNIT, "a stored tile is as aligned as a new one");
 
-static bool has_dynamic_scale(const struct nvs_optimizer *optimizer)
-{
-	return optimizer->config.fp16.enabled && optimizer->config.fp16.loss_scale == 0;
-}
-
 /* Whole master weights and float32 moments are fp32, however they were asked for. */
 static enum nvs_optimizer_state stored_state(const struct nvs_optimizer *optimizer)
 {
@@ -41,7 +36,7 @@ static struct header header_of(const struct nvs_optimizer *optimizer)
 		.gradient_dtype = optimizer->gradient_dtype,
 		.state = stored_state(optimizer),
 		.rule = optimizer->rule->id,
-		.dynamic = has_dynamic_scale(optimizer),
+		.dynamic = is_dynamic(&optimizer->config.fp16),
 		.step = optimizer->step,
 		.scaler = optimizer->scaler,
 		.lr = optimizer->step_lr,
@@ -49,14 +44,6 @@ static struct header header_of(const struct nvs_optimizer *optimizer)
 		.norm = optimizer->step_norm,
 		.clip = optimizer->step_clip,
 	};
-}
-
-static void sum_u64(XXH3_state_t *state, uint64_t value)
-{
-	uint8_t bytes[sizeof(value)];
-
-	put_u64(bytes, value);
-	XXH3_64bits_update(state, bytes, sizeof(bytes));
 }
 
 /* ---- Reading the header ---- */
@@ -69,8 +56,7 @@ static int read_header(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	struct nvs_error why = {.size = sizeof(why)};
 	int rc = batch_swap_in_to(optimizer->engine, &optimizer->header_tensor, &data, 1, error);
 
-	if (!rc)
-		rc = batch_wait(optimizer->engine, &optimizer->header_tensor, 1, 0, -1, error);
+	rc = rc ?: batch_wait(optimizer->engine, &optimizer->header_tensor, 1, 0, -1, error);
 	if (rc)
 		return rc;
 	rc = header_decode(optimizer->header, optimizer->header_bytes, &optimizer->stored, &why);
@@ -87,7 +73,7 @@ static int adopt_rule(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	const struct rule *stored = rule_at(optimizer->stored.rule);
 
 	if (optimizer->takes_rule)
-		rule_choose(optimizer, stored);
+		optimizer->rule = stored;
 	if (optimizer->rule == stored)
 		return 0;
 	return error_about(error, -ESTALE, "optimizer.type", 0, 0,
@@ -135,10 +121,8 @@ int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nv
 	if (!optimizer->header)
 		return error_set(error, -ENOMEM, "out of memory for the optimizer's header");
 	rc = read_header(optimizer, error);
-	if (!rc)
-		rc = adopt_rule(optimizer, error);
-	if (!rc)
-		rc = adopt_format(optimizer, error);
+	rc = rc ?: adopt_rule(optimizer, error);
+	rc = rc ?: adopt_format(optimizer, error);
 	if (!rc) {
 		uint64_t most = layout_tile_numel_max(optimizer);
 
@@ -172,10 +156,12 @@ int header_check(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	XXH3_64bits_reset(state);
 	for (size_t i = 0; i < optimizer->ngroups; i++) {
 		const struct group *group = &optimizer->groups[i];
+		uint8_t place[16];
 
+		put_u64(place, group->numel);
+		put_u64(place + 8, group->at);
 		XXH3_64bits_update(state, group->name, strlen(group->name) + 1);
-		sum_u64(state, group->numel);
-		sum_u64(state, group->at);
+		XXH3_64bits_update(state, place, sizeof(place));
 	}
 	optimizer->layout_sum = XXH3_64bits_digest(state);
 	XXH3_freeState(state);
@@ -207,8 +193,9 @@ static uint64_t sum_of(const void *data, uint64_t nbytes)
 static uint64_t *host_sum(const struct nvs_optimizer *optimizer, size_t tile, unsigned part)
 {
 	assert(tile >= optimizer->noffloaded && tile < optimizer->ntiles);
-	return &optimizer->stored_sums[1 + (tile - optimizer->noffloaded) * optimizer->nparts +
-				       part];
+	return &optimizer
+			->stored_sums[1 + (tile - optimizer->noffloaded) * optimizer->rule->nparts +
+				      part];
 }
 
 static int load_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
@@ -219,12 +206,14 @@ static int load_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
 		struct nvs_tensor *const *parts = optimizer->tiles[i].parts;
 		void *state[PARTS];
 
-		for (unsigned part = 0; part < optimizer->nparts; part++)
+		for (unsigned part = 0; part < optimizer->rule->nparts; part++)
 			state[part] = tile_part(optimizer, i, part);
-		rc = batch_swap_in_to(optimizer->engine, parts, state, optimizer->nparts, error);
-		if (!rc)
-			rc = batch_wait(optimizer->engine, parts, optimizer->nparts, 0, -1, error);
-		for (unsigned part = 0; part < optimizer->nparts && !rc; part++)
+		rc = batch_swap_in_to(optimizer->engine, parts, state, optimizer->rule->nparts,
+				      error);
+		rc = rc
+			     ?: batch_wait(optimizer->engine, parts, optimizer->rule->nparts, 0, -1,
+					   error);
+		for (unsigned part = 0; part < optimizer->rule->nparts && !rc; part++)
 			*host_sum(optimizer, i, part) = sum_of(state[part],
 							       part_nbytes(optimizer, i, part));
 	}
@@ -242,13 +231,12 @@ int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error)
 
 	size_t nhost = optimizer->ntiles - optimizer->noffloaded;
 
-	optimizer->stored_sums = calloc(1 + optimizer->nparts * nhost,
+	optimizer->stored_sums = calloc(1 + optimizer->rule->nparts * nhost,
 					sizeof(*optimizer->stored_sums));
 	rc = optimizer->stored_sums
 		     ? 0
 		     : error_set(error, -ENOMEM, "out of memory for the state's checksums");
-	if (!rc)
-		rc = stored_groups_make(optimizer, error);
+	rc = rc ?: stored_groups_make(optimizer, error);
 	if (rc)
 		return rc;
 	if (!optimizer->header) {
@@ -266,7 +254,7 @@ int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	optimizer->stored_sums[0] = sum_of(optimizer->header, size);
 	optimizer->step = optimizer->stored.step;
 	/* A fixed loss scale, or none, is as configured now. */
-	if (optimizer->stored.dynamic && has_dynamic_scale(optimizer))
+	if (optimizer->stored.dynamic && is_dynamic(&optimizer->config.fp16))
 		optimizer->scaler = optimizer->stored.scaler;
 	optimizer->step_state = optimizer->stored.unfinished ? STEP_INHERITED : STEP_NONE;
 	optimizer->step_lr = optimizer->stored.lr;
@@ -300,7 +288,7 @@ int header_adopt(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	for (size_t i = 0; i < optimizer->ngradients && !rc; i++)
 		if (optimizer->gradients[i].valid)
 			rc = register_gradients(optimizer, error);
-	return rc ? rc : load_host(optimizer, error);
+	return rc ?: load_host(optimizer, error);
 }
 
 /* ---- Committing ---- */
@@ -316,8 +304,7 @@ static int write_from(struct nvs_optimizer *optimizer, struct nvs_tensor *tensor
 		return 0;
 	*stored = 0;
 	rc = batch_swap_out_from(optimizer->engine, &tensor, &data, 1, error);
-	if (!rc)
-		rc = batch_wait(optimizer->engine, &tensor, 1, 0, -1, error);
+	rc = rc ?: batch_wait(optimizer->engine, &tensor, 1, 0, -1, error);
 	if (!rc)
 		*stored = sum;
 	return rc;
@@ -330,7 +317,7 @@ static int write_outside(struct nvs_optimizer *optimizer, struct nvs_error *erro
 	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc; i++)
 		if (!is_fresh(&optimizer->tiles[i])) {
 			/* Writes a tile that is in host memory. */
-			for (unsigned part = 0; part < optimizer->nparts && !rc; part++)
+			for (unsigned part = 0; part < optimizer->rule->nparts && !rc; part++)
 				rc = write_from(optimizer, optimizer->tiles[i].parts[part],
 						tile_part(optimizer, i, part),
 						part_nbytes(optimizer, i, part),
@@ -390,8 +377,8 @@ static int suspend_tiles(struct nvs_optimizer *optimizer, struct nvs_error *erro
 
 		if (!is_held(tile))
 			continue;
-		rc = batch_release(optimizer->engine, tile->parts, optimizer->nparts, tile->pin,
-				   changed ? NVS_DIRTY : NVS_CLEAN, error);
+		rc = batch_release(optimizer->engine, tile->parts, optimizer->rule->nparts,
+				   tile->pin, changed ? NVS_DIRTY : NVS_CLEAN, error);
 		if (!rc)
 			tile_set_place(optimizer, tile,
 				       changed ? TILE_SUSPENDED_CHANGED : TILE_SUSPENDED);
@@ -410,7 +397,8 @@ static void resume_tiles(struct nvs_optimizer *optimizer, bool written)
 
 		if (tile->place != TILE_SUSPENDED && tile->place != TILE_SUSPENDED_CHANGED)
 			continue;
-		if (engine_pin(optimizer->engine, tile->parts, optimizer->nparts, &tile->pin, NULL))
+		if (engine_pin(optimizer->engine, tile->parts, optimizer->rule->nparts, &tile->pin,
+			       NULL))
 			place = TILE_LOOSE;
 		tile_set_place(optimizer, tile, place);
 	}
@@ -426,20 +414,17 @@ int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	 * hung. */
 	for (size_t i = optimizer->noffloaded; i < optimizer->ntiles && !rc; i++)
 		rc = engine_wait_landed(optimizer->engine, optimizer->tiles[i].parts,
-					optimizer->nparts, error);
+					optimizer->rule->nparts, error);
 	if (!rc && optimizer->table)
 		rc = engine_wait_landed(optimizer->engine, &optimizer->table_tensor, 1, error);
-	rc = rc ? rc : engine_wait_landed(optimizer->engine, &optimizer->header_tensor, 1, error);
+	rc = rc ?: engine_wait_landed(optimizer->engine, &optimizer->header_tensor, 1, error);
 	/* The weights that state is created from are the caller's, and gone with the run. */
 	if (!rc && any_fresh(optimizer))
 		rc = init_tiles(optimizer, error);
 	assert(rc || !any_fresh(optimizer));
-	if (!rc)
-		rc = suspend_tiles(optimizer, error);
-	if (!rc)
-		rc = write_outside(optimizer, error);
-	if (!rc)
-		rc = engine_commit(optimizer->engine, error);
+	rc = rc ?: suspend_tiles(optimizer, error);
+	rc = rc ?: write_outside(optimizer, error);
+	rc = rc ?: engine_commit(optimizer->engine, error);
 	resume_tiles(optimizer, !rc);
 	return rc;
 }
@@ -453,7 +438,7 @@ int keep_commit_format(struct nvs_optimizer *optimizer, enum nvs_optimizer_state
 	header_encode(&optimizer->stored, optimizer->header);
 	rc = write_from(optimizer, optimizer->header_tensor, optimizer->header,
 			optimizer->header_bytes, &optimizer->stored_sums[0], error);
-	return rc ? rc : engine_commit(optimizer->engine, error);
+	return rc ?: engine_commit(optimizer->engine, error);
 }
 
 int nvs_optimizer_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)

@@ -141,7 +141,7 @@ int layout_groups(struct nvs_optimizer *optimizer, const struct nvs_group_spec *
 	}
 	if (!rc && optimizer->flat > HEADER_NUMEL_MAX)
 		rc = error_set(error, -EINVAL, "the groups have more than 2^56 elements together");
-	return rc ? rc : check_apart(optimizer, error);
+	return rc ?: check_apart(optimizer, error);
 }
 
 static int move_weights(struct nvs_optimizer *optimizer, void *const *weights,
@@ -168,8 +168,7 @@ static int move_weights(struct nvs_optimizer *optimizer, void *const *weights,
 		if (!rc)
 			group->weights = weights[i];
 	}
-	if (!rc)
-		rc = check_apart(optimizer, error);
+	rc = rc ?: check_apart(optimizer, error);
 	for (size_t i = 0; i < n && rc; i++)
 		optimizer->groups[i].weights = before[i];
 	free(before);
@@ -182,13 +181,11 @@ int nvs_optimizer_set_weights(struct nvs_optimizer *optimizer, void *const *weig
 	HOLD_CANCEL;
 	int rc = check_given(weights, "weights", error);
 
-	if (!rc)
-		rc = call_begin(optimizer, CALL_BETWEEN_STEPS, error);
+	rc = rc ?: call_begin(optimizer, CALL_BETWEEN_STEPS, error);
 	if (rc)
 		return rc;
 	rc = check_ngroups(optimizer, n, error);
-	if (!rc)
-		rc = move_weights(optimizer, weights, error);
+	rc = rc ?: move_weights(optimizer, weights, error);
 	call_end(optimizer);
 	return rc;
 }
@@ -265,7 +262,7 @@ int layout_tiles(struct nvs_optimizer *optimizer, uint64_t tile_numel, struct nv
 		optimizer->ncached = optimizer->noffloaded;
 	optimizer->tiles = calloc(optimizer->ntiles, sizeof(*optimizer->tiles));
 	optimizer->queue = calloc(optimizer->ntiles, sizeof(*optimizer->queue));
-	optimizer->offloaded = calloc(optimizer->nparts * optimizer->noffloaded + 1,
+	optimizer->offloaded = calloc(optimizer->rule->nparts * optimizer->noffloaded + 1,
 				      sizeof(struct nvs_tensor *));
 	optimizer->gradients = calloc(optimizer->ngradients, sizeof(*optimizer->gradients));
 	if (!optimizer->tiles || !optimizer->queue || !optimizer->offloaded ||

@@ -27,7 +27,8 @@ static int pin_part(struct nvs_optimizer *optimizer, size_t i, unsigned part, st
 	assert(i < optimizer->ntiles && tile->task == TASK_NONE);
 	*pinned = (struct pinned){0};
 	for (unsigned other = 0;
-	     other < optimizer->nparts && i < optimizer->noffloaded && !is_held(tile); other++)
+	     other < optimizer->rule->nparts && i < optimizer->noffloaded && !is_held(tile);
+	     other++)
 		if (is_fresh(tile) || part_needs(optimizer, i, part, other))
 			pinned->tensors[pinned->n++] = tile->parts[other];
 	if (pinned->n && !is_fresh(tile))
@@ -84,13 +85,11 @@ static int copy_within_tile(struct nvs_optimizer *optimizer, const struct part_r
 	rc = pin_part(optimizer, i, range->part, &pinned, error);
 	if (rc)
 		return rc;
-	for (unsigned part = 0; part < optimizer->nparts && i < optimizer->noffloaded; part++)
+	for (unsigned part = 0; part < optimizer->rule->nparts && i < optimizer->noffloaded; part++)
 		if (part_needs(optimizer, i, range->part, part))
 			walks_visit(optimizer, part, i);
-	if (range->to)
-		part_read(optimizer, i, range->part, &segment, range->to + done);
-	else
-		part_write(optimizer, i, range->part, &segment, range->from + done);
+	part_move(optimizer, i, range->part, &segment, range->to ? range->to + done : NULL,
+		  range->from ? range->from + done : NULL);
 
 	bool changed = !range->to;
 	struct tile *tile = &optimizer->tiles[i];

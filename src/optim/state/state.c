@@ -19,7 +19,7 @@ void tile_check(const struct nvs_optimizer *optimizer, const struct tile *tile)
 	assert(tile->place <= TILE_SUSPENDED_CHANGED && tile->progress <= TILE_UPDATED);
 	if (tile->place > TILE_LOOSE)
 		assert(offloaded && tile->pin);
-	for (unsigned part = 0; part < optimizer->nparts; part++)
+	for (unsigned part = 0; part < optimizer->rule->nparts; part++)
 		assert(tile->place == TILE_FRESH || !offloaded || tile->parts[part]);
 	/* Only offloaded tiles that have state are read ahead. */
 	if (tile->progress == TILE_AHEAD)

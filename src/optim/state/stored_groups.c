@@ -52,14 +52,11 @@ int stored_groups(const struct nvs_config *config, struct nvs_aio *aio,
 		rc = error_set(error, -ENODATA,
 			       "the kept store has no table of an optimizer's groups: name them, "
 			       "which also adds it with the next commit");
-	if (!rc)
-		rc = register_bytes(engine, GROUPS_TENSOR, nbytes, &tensor, error);
+	rc = rc ?: register_bytes(engine, GROUPS_TENSOR, nbytes, &tensor, error);
 	if (!rc && !(bytes = malloc(nbytes)))
 		rc = error_set(error, -ENOMEM, "no memory for the groups of the kept store");
-	if (!rc)
-		rc = batch_swap_in_to(engine, &tensor, &bytes, 1, error);
-	if (!rc)
-		rc = batch_wait(engine, &tensor, 1, 0, -1, error);
+	rc = rc ?: batch_swap_in_to(engine, &tensor, &bytes, 1, error);
+	rc = rc ?: batch_wait(engine, &tensor, 1, 0, -1, error);
 	if (!rc) {
 		struct nvs_error why = {.size = sizeof(why)};
 

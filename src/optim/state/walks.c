@@ -31,7 +31,7 @@ static void leave(struct nvs_optimizer *optimizer, unsigned part, size_t from, s
 
 void walks_end(struct nvs_optimizer *optimizer)
 {
-	for (unsigned part = 0; part < optimizer->nparts; part++) {
+	for (unsigned part = 0; part < optimizer->rule->nparts; part++) {
 		struct walk *walk = &optimizer->walks_of[part];
 
 		leave(optimizer, part, walk->from, walk->end);

@@ -88,8 +88,7 @@ static int update_arrays(const struct nvs_rule_update *update, struct nvs_error 
 		return error_about(error, -EINVAL, "rule", 0, 0, "there is no rule %d",
 				   (int)update->rule);
 	rc = check_numbers(&config, update->rule, NAMED_AS_FIELDS, error);
-	if (!rc)
-		rc = check_update(update, error);
+	rc = rc ?: check_update(update, error);
 	if (rc || !update->numel)
 		return rc;
 	rule = rule_at(update->rule);

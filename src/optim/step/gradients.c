@@ -336,8 +336,7 @@ int nvs_optimizer_sum_gradients(struct nvs_optimizer *optimizer, struct nvs_grad
 	struct nvs_gradient_sums full = {.size = sizeof(full)};
 	int rc = check_given(sums, "sums", error);
 
-	if (!rc)
-		rc = call_begin(optimizer, CALL_BETWEEN_STEPS, error);
+	rc = rc ?: call_begin(optimizer, CALL_BETWEEN_STEPS, error);
 	if (rc)
 		return rc;
 	rc = gradients_sum(optimizer, &full.sum_squares, NULL, error);
@@ -355,13 +354,11 @@ int nvs_optimizer_sum_groups(struct nvs_optimizer *optimizer, double *sum_square
 	double sum;
 	int rc = check_given(sum_squares, "sum_squares", error);
 
-	if (!rc)
-		rc = call_begin(optimizer, CALL_BETWEEN_STEPS, error);
+	rc = rc ?: call_begin(optimizer, CALL_BETWEEN_STEPS, error);
 	if (rc)
 		return rc;
 	rc = check_ngroups(optimizer, n, error);
-	if (!rc)
-		rc = gradients_sum(optimizer, &sum, sum_squares, error);
+	rc = rc ?: gradients_sum(optimizer, &sum, sum_squares, error);
 	optimizer_check(optimizer);
 	call_end(optimizer);
 	return rc;

@@ -58,11 +58,6 @@ int check_numbers(const struct optimizer_config *config, enum nvs_rule rule,
 
 #define FACTOR 2.0
 
-static bool is_dynamic(const struct fp16_config *config)
-{
-	return config->enabled && config->loss_scale == 0;
-}
-
 struct scaler scaler_init(const struct fp16_config *config)
 {
 	struct scaler scaler = {.scale = 1, .last_overflow = -1, .hysteresis = config->hysteresis};
@@ -72,23 +67,6 @@ struct scaler scaler_init(const struct fp16_config *config)
 	else if (config->enabled)
 		scaler.scale = config->loss_scale;
 	return scaler;
-}
-
-/* An overflow takes one unit of hysteresis, or halves the scale if none is left. */
-static int lower_scale(struct scaler *scaler, const struct fp16_config *config)
-{
-	if (config->hysteresis > 1 && scaler->hysteresis > 1) {
-		scaler->hysteresis--;
-	} else {
-		double least = fmax(config->min_loss_scale, SCALE_MIN);
-
-		/* Only the exact minimum is an error; a scale that began below it is raised. */
-		if (scaler->scale == least)
-			return -ERANGE;
-		scaler->scale = fmax(scaler->scale / FACTOR, least);
-	}
-	scaler->last_overflow = scaler->iteration;
-	return 0;
 }
 
 static void scaler_check(const struct scaler *scaler)
@@ -101,7 +79,8 @@ static void scaler_check(const struct scaler *scaler)
 
 int scaler_update(struct scaler *scaler, const struct fp16_config *config, bool overflow)
 {
-	int rc = 0;
+	double least = fmax(config->min_loss_scale, SCALE_MIN);
+	bool due;
 
 	if (!is_dynamic(config))
 		return 0;
@@ -116,20 +95,24 @@ int scaler_update(struct scaler *scaler, const struct fp16_config *config, bool 
 		scaler->last_overflow = -1;
 		scaler->iteration = (since ? since : window) - 1;
 	}
-	if (overflow)
-		rc = lower_scale(scaler, config);
-	else {
-		bool due = (scaler->iteration - scaler->last_overflow) %
-				   config->loss_scale_window ==
-			   0;
-
+	due = (scaler->iteration - scaler->last_overflow) % config->loss_scale_window == 0;
+	if (overflow) {
+		/* It takes one unit of hysteresis, or halves the scale if none is left. Only the
+		 * exact minimum is an error; a scale that began below it is raised. */
+		if (config->hysteresis > 1 && scaler->hysteresis > 1)
+			scaler->hysteresis--;
+		else if (scaler->scale == least)
+			return -ERANGE;
+		else
+			scaler->scale = fmax(scaler->scale / FACTOR, least);
+		scaler->last_overflow = scaler->iteration;
+	} else {
 		if (config->consecutive_hysteresis || due)
 			scaler->hysteresis = config->hysteresis;
 		if (due)
 			scaler->scale = fmin(scaler->scale * FACTOR, SCALE_MAX);
 	}
-	if (!rc)
-		scaler->iteration++;
+	scaler->iteration++;
 	scaler_check(scaler);
-	return rc;
+	return 0;
 }

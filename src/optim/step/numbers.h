@@ -51,6 +51,11 @@ static inline bool is_scale(double scale)
 	return scale >= SCALE_MIN && scale <= SCALE_MAX;
 }
 
+static inline bool is_dynamic(const struct fp16_config *config)
+{
+	return config->enabled && config->loss_scale == 0;
+}
+
 /* Stored with the optimizer's state, see header.h. */
 struct scaler {
 	double scale;

@@ -249,7 +249,7 @@ static int begin_step(struct nvs_optimizer *optimizer, const struct nvs_step_opt
 		/* The drive reads the step's first tiles while the gradients are summed. */
 		if (optimizer->config.offload[NVS_OFFLOAD_OPTIMIZER].pipeline_read) {
 			for (size_t i = 0;
-			     i < optimizer->noffloaded && n + optimizer->nparts <= READ_AHEAD;
+			     i < optimizer->noffloaded && n + optimizer->rule->nparts <= READ_AHEAD;
 			     i++) {
 				size_t at = goes_back(optimizer) ? last - i : i;
 				struct tile *tile = &optimizer->tiles[at];
@@ -257,7 +257,7 @@ static int begin_step(struct nvs_optimizer *optimizer, const struct nvs_step_opt
 				if (tile->place != TILE_LOOSE || !wants_update(optimizer, at))
 					continue;
 				tile->progress = TILE_AHEAD;
-				for (unsigned part = 0; part < optimizer->nparts; part++)
+				for (unsigned part = 0; part < optimizer->rule->nparts; part++)
 					tensors[n++] = tile->parts[part];
 			}
 			/* A failure to read ahead does not matter: the tile is read when its turn
@@ -331,7 +331,7 @@ static int update_all(struct nvs_optimizer *optimizer, struct pass_figures *figu
 				"%s: lend them again to finish it",
 				optimizer->step + 1, optimizer->groups[i].name);
 	/* Writes updated tiles again whose write failed. */
-	for (size_t i = 0; i < optimizer->nparts * optimizer->noffloaded && !rc; i++)
+	for (size_t i = 0; i < optimizer->rule->nparts * optimizer->noffloaded && !rc; i++)
 		if (is_idle(optimizer, optimizer->offloaded[i], &dirty) && dirty)
 			rc = batch_swap_out(optimizer->engine, &optimizer->offloaded[i], 1, error);
 	if (rc)
@@ -339,7 +339,7 @@ static int update_all(struct nvs_optimizer *optimizer, struct pass_figures *figu
 	make_room(optimizer);
 	rc = pass_run(optimizer, &kind, &update, figures, error);
 	/* A repeated write may have failed before the pass started to check. */
-	return rc ? rc : wait_landed(optimizer, failures, error);
+	return rc ?: wait_landed(optimizer, failures, error);
 }
 
 /* ---- The call ---- */
@@ -426,8 +426,7 @@ int nvs_optimizer_step(struct nvs_optimizer *optimizer, const struct nvs_step_op
 	if (rc)
 		return rc;
 	rc = check_step(optimizer, &given, error);
-	if (!rc)
-		rc = take_step(optimizer, &given, &full, error);
+	rc = rc ?: take_step(optimizer, &given, &full, error);
 	optimizer_check(optimizer);
 	call_end(optimizer);
 	if (result)

@@ -13,7 +13,6 @@
 ONE_OPTIMIZER
 
 #define STEPS 3
-#define NEVER UINT64_MAX
 
 static const struct group four[] = {{"layers.0", 20001, NVS_BF16},
 				    {"layers.1", 9999, NVS_F16},
@@ -122,46 +121,6 @@ static void finishes(uint64_t step)
 	IS_AS(o, due(STEPS));
 }
 
-/* ---- Transient and lasting faults ---- */
-
-/* Whether the step was refused; a tile whose read-ahead failed is read again within the step. */
-static bool refused_or_done(uint64_t step)
-{
-	int rc = optim_step(o, step);
-
-	if (rc) {
-		names_what_failed(rc);
-		nothing_else_may_change();
-		finishes(step);
-	} else {
-		IS_AS(o, due(step));
-		optim_run(o, step + 1, STEPS);
-		IS_AS(o, due(STEPS));
-	}
-	return rc;
-}
-
-TEST(a_step_recovers_from_a_failed_transfer)
-{
-	static const struct {
-		enum nvs_direction direction;
-		uint64_t after;
-	} faults[] = {{NVS_WRITE, 0}, {NVS_WRITE, 9}, {NVS_READ, 0}, {NVS_READ, 9}};
-
-	for (size_t i = 0; i < LENGTH(faults); i++) {
-		unsigned refused = 0;
-
-		for (unsigned way = 0; way < WAYS; way++) {
-			begin_stepped(way, false);
-			optim_lend(o, 2, 1);
-			sim_fail(o->sim, faults[i].direction, faults[i].after, EIO, 1);
-			refused += refused_or_done(2);
-			assert_int_equal(end(), 0);
-		}
-		assert_true(refused > 0);
-	}
-}
-
 TEST(a_step_fails_until_the_drive_is_repaired)
 {
 	for (unsigned way = 0; way < WAYS; way++) {
@@ -208,48 +167,6 @@ TEST(a_step_is_not_done_while_its_last_write_fails)
 	}
 }
 
-/* Each failure is at a different place. */
-TEST(a_step_recovers_from_many_failures)
-{
-	unsigned failed = 0;
-	int rc;
-
-	begin_stepped(0, false);
-	optim_lend(o, 2, 1);
-	do {
-		if (failed % 2)
-			sim_fail(o->sim, NVS_WRITE, 2, EIO, 2);
-		else /* these include reads ahead, whose failures can stay unreported */
-			sim_fail(o->sim, NVS_READ, 2, EIO, failed ? 1 : 64);
-		rc = failed ? step_again() : optim_step(o, 2);
-		failed += rc != 0;
-	} while (rc && failed < 200);
-	assert_true(failed > 3 && !rc);
-	sim_no_faults(o->sim);
-	o->result.norm = due(2)->norm;
-	IS_AS(o, due(2));
-	optim_run(o, 3, 3);
-	IS_AS(o, due(3));
-	assert_int_equal(end(), 0);
-}
-
-/* ---- The first step ---- */
-
-TEST(the_first_step_recovers_from_a_failure)
-{
-	unsigned refused = 0;
-
-	for (unsigned way = 0; way < WAYS; way++) {
-		begin(way);
-		DONE(o, optim_open(o));
-		optim_lend(o, 1, 1);
-		sim_fail(o->sim, NVS_WRITE, way % 2 ? 7 : 0, EIO, 1);
-		refused += refused_or_done(1);
-		assert_int_equal(end(), 0);
-	}
-	assert_true(refused > 0);
-}
-
 TEST(an_open_that_cannot_write_the_state_fails)
 {
 	for (unsigned way = 0; way < WAYS; way += 2) {
@@ -263,114 +180,6 @@ TEST(an_open_that_cannot_write_the_state_fails)
 		IS_AS(o, due(1));
 		assert_int_equal(end(), 0);
 	}
-}
-
-/* The pool has room, so only the step itself checks the result of the write. */
-TEST(a_step_waits_for_its_last_write)
-{
-	static const struct group one[] = {{"layers.0", 1000, NVS_F32}};
-
-	optim_renew(o, one, 1);
-	optim_simulate(o);
-	optim_open_run(o, 1);
-	optim_lend(o, 2, 1);
-	sim_fail(o->sim, NVS_WRITE, 0, EIO, 1);
-	names_what_failed(optim_step(o, 2));
-	DONE(o, step_again());
-	assert_int_equal(o->result.step, 2);
-	assert_int_equal(end(), 0);
-}
-
-/* ---- Gradients that are swapped ---- */
-
-/* Adds all gradients of a step, resuming after each refusal; returns the number of refusals. */
-static unsigned add_all(uint64_t step)
-{
-	unsigned refused = 0;
-
-	for (size_t i = 0; i < o->n; i++) {
-		float *data = o->gradients[i];
-		uint64_t numel = o->specs[i].numel, at = 0;
-
-		for (uint64_t j = 0; j < numel; j++)
-			data[j] = (float)element_value(16 * step + i, j);
-		while (at < numel) {
-			uint64_t added = 0;
-			int rc = CALL(o, add_gradients, i, at, numel - at, NVS_F32, data + at,
-				      &added);
-
-			assert_true(rc || added == numel - at);
-			assert_true(added <= numel - at);
-			at += added;
-			if (!rc)
-				continue;
-			assert_int_equal(rc, -EIO);
-			assert_true(refused++ < 100);
-			if (refused == 5)
-				sim_no_faults(o->sim);
-		}
-	}
-	o->error = (struct nvs_error){.size = sizeof(o->error)};
-	return refused;
-}
-
-TEST(gradients_that_cannot_be_swapped_are_added_later)
-{
-	unsigned refused = 0;
-
-	for (unsigned way = 0; way < WAYS; way++) {
-		begin_stepped(way, false);
-		sim_fail(o->sim, NVS_WRITE, 2, EIO, way % 2 ? SIM_ALWAYS : 1);
-		refused += add_all(2);
-		sim_no_faults(o->sim);
-		DONE(o, optim_step(o, 2));
-		IS_AS(o, due(2));
-		optim_run(o, 3, STEPS);
-		IS_AS(o, due(STEPS));
-		assert_int_equal(end(), 0);
-	}
-	assert_true(refused > 0);
-}
-
-TEST(gradients_that_cannot_be_read_are_not_lost)
-{
-	for (unsigned way = 0; way < WAYS; way++) {
-		/* Faults in the pass that sums them, in the step itself, and lasting ones. */
-		static const uint64_t after[] = {0, 60, 1};
-
-		begin_stepped(way, false);
-		assert_int_equal(add_all(2), 0);
-		sim_fail(o->sim, NVS_READ, after[way % 3], EIO, way % 3 == 2 ? SIM_ALWAYS : 1);
-		names_what_failed(optim_step(o, 2));
-		sim_no_faults(o->sim);
-		DONE(o, optim_step(o, 2));
-		assert_int_equal(o->result.step, 2);
-		o->result.norm = due(2)->norm;
-		IS_AS(o, due(2));
-		optim_run(o, 3, STEPS);
-		IS_AS(o, due(STEPS));
-		assert_int_equal(end(), 0);
-	}
-}
-
-/* ---- Setting and getting state, and closing ---- */
-
-TEST(unreadable_state_is_reported)
-{
-	static float data[20001];
-
-	begin_stepped(0, false);
-	for (size_t i = 0; i < o->n; i++) {
-		sim_fail(o->sim, NVS_READ, 0, EIO, SIM_ALWAYS);
-		names_what_failed(CALL(o, get, i, NVS_EXP_AVG, 0, four[i].numel, data));
-		names_what_failed(CALL(o, set, i, NVS_EXP_AVG, 5, 17, data));
-		sim_no_faults(o->sim);
-	}
-	/* No step has begun, so all calls are allowed. */
-	IS_AS(o, due(1));
-	optim_run(o, 2, STEPS);
-	IS_AS(o, due(STEPS));
-	assert_int_equal(end(), 0);
 }
 
 TEST(an_optimizer_can_be_closed_after_a_failure)
@@ -389,27 +198,6 @@ TEST(an_optimizer_can_be_closed_after_a_failure)
 	}
 }
 
-/* Closed while the drive fails; the next run finds the committed state. */
-TEST(a_commit_survives_a_failing_drive)
-{
-	for (unsigned way = 0; way < WAYS; way++) {
-		begin_stepped(way, true);
-		DOES(o, commit);
-		optim_fail(o, 2, NVS_WRITE, 9);
-		assert_true(CALL(o, commit) < 0);
-		assert_true(CALL(o, close) < 0);
-		o->optimizer = NULL;
-		sim_no_faults(o->sim);
-		DONE(o, optim_open(o));
-		DOES(o, get_weights);
-		o->result.norm = due(1)->norm;
-		IS_AS(o, due(1));
-		optim_run(o, 2, STEPS);
-		IS_AS(o, due(STEPS));
-		assert_int_equal(end(), 0);
-	}
-}
-
 /* Committed within a step, which the next run must finish first. */
 TEST(an_unfinished_step_is_finished_by_the_next_run)
 {
@@ -418,7 +206,7 @@ TEST(an_unfinished_step_is_finished_by_the_next_run)
 
 		begin_stepped(way, true);
 		if (added)
-			add_all(2);
+			optim_add(o, 2, 1);
 		else
 			optim_lend(o, 2, 1);
 		/* A failed read of added gradients would refuse the step before it begins. */
@@ -435,89 +223,6 @@ TEST(an_unfinished_step_is_finished_by_the_next_run)
 			optim_lend(o, 2, 1);
 		}
 		finishes(2);
-		assert_int_equal(end(), 0);
-	}
-}
-
-TEST(a_failed_commit_can_be_repeated)
-{
-	begin(3);
-	o->config.keep = true;
-	optim_open_run(o, 1);
-	sim_fail(o->sim, NVS_WRITE, 2, EIO, 1);
-	assert_int_equal(CALL(o, commit), -EIO);
-	DOES(o, commit);
-	IS_AS(o, due(1));
-	optim_run(o, 2, 2);
-	optim_reopen(o);
-	optim_run(o, 3, 3);
-	IS_AS(o, due(3));
-	assert_int_equal(end(), 0);
-}
-
-/* With tiles in the cache, and tiles that the commit must initialize first. */
-TEST(a_commit_works_once_the_drive_is_repaired)
-{
-	static const uint64_t positions[] = {0, 1, 3, 7, 12, 20};
-	unsigned failed = 0;
-
-	for (size_t i = 0; i < 2 * LENGTH(positions); i++) {
-		begin(0);
-		o->config.keep = o->offload->fast_init = true;
-		o->config.optimizer_max_in_cpu = i % 2 ? 12000 : 40000;
-		DONE(o, optim_open(o));
-		DOES(o, lend_gradients, 0, NVS_F32, due(1)->parts[0][0]);
-		DONE(o, optim_step(o, 1));
-		sim_fail(o->sim, NVS_WRITE, positions[i / 2], EIO, 1);
-		failed += CALL(o, commit) != 0;
-		sim_no_faults(o->sim);
-		DOES(o, commit);
-		optim_run(o, 2, 2);
-		optim_save(o);
-		optim_reopen(o);
-		IS_AS_SAVED(o);
-		assert_int_equal(end(), 0);
-	}
-	assert_true(failed > LENGTH(positions));
-}
-
-/*
- * A step of one group, and one of all groups, which starts with existing tiles and ends with new
- * ones.
- */
-static void two_steps(enum nvs_direction direction, uint64_t after)
-{
-	DOES(o, lend_gradients, 3, NVS_F32, due(1)->parts[3][0]);
-	DONE(o, optim_step(o, 1));
-	optim_lend(o, 2, 1);
-	if (after == NEVER) {
-		DONE(o, optim_step(o, 2));
-		return;
-	}
-	sim_fail(o->sim, direction, after, EIO, 64);
-	assert_int_equal(optim_step(o, 2), -EIO);
-	sim_no_faults(o->sim);
-	optim_reopen(o);
-	optim_lend(o, 2, 1);
-	DONE(o, step_again());
-}
-
-TEST(a_failed_step_is_kept_when_the_optimizer_is_closed)
-{
-	static const struct {
-		enum nvs_direction direction;
-		uint64_t after;
-	} faults[] = {{NVS_READ, NEVER}, {NVS_READ, 0}, {NVS_WRITE, 0}, {NVS_WRITE, 5}};
-
-	for (size_t i = 0; i < LENGTH(faults); i++) {
-		begin(0);
-		o->config.keep = o->offload->fast_init = true;
-		DONE(o, optim_open(o));
-		two_steps(faults[i].direction, faults[i].after);
-		if (!i)
-			optim_save(o);
-		o->result.norm = optim_saved.norm;
-		IS_AS_SAVED(o);
 		assert_int_equal(end(), 0);
 	}
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Who goes first on one drive with one I/O at a time: a tile that a call waits for, before tiles
- * that are read ahead and before write-backs, also those of a pass of another optimizer.
+ * that are read ahead and before write-backs, also those of a pass of another optimizer. And what a
+ * pass does while the drive is busy.
  */
 #include "optim/optim_fixture.h"
 
@@ -259,4 +260,42 @@ TEST(a_tile_that_a_call_waits_for_is_read_before_write_backs_of_a_pass)
 	assert_true(tiles_in(&rig.first, "master", NVS_WRITING) > 2);
 	sim_go(rig.sim, SIM_WRITES);
 	await_call(&importing);
+}
+
+/* Elements that a step has updated, of groups that are offloaded and others. */
+static atomic_ulong offloaded, in_host;
+
+static void count(void *arg, const struct nvs_update *update)
+{
+	(void)arg;
+	*(update->group < 2 ? &offloaded : &in_host) += update->numel;
+}
+
+/* Also by the only compute thread: none is spent on waiting for the tile that is being read. */
+TEST(state_in_host_memory_is_updated_while_the_drive_reads)
+{
+	static const struct group four[] = {{"a", 8192, NVS_F32},
+					    {"b", 8192, NVS_F32},
+					    {"c", 8192, NVS_F32},
+					    {"d", 8192, NVS_F32}};
+	struct optim o;
+	struct call stepping;
+
+	optim_init(&o, four, LENGTH(four));
+	optim_simulate(&o);
+	o.offload->ratio = 0.5;
+	o.config.optimizer_threads = 1;
+	o.offload->fast_init = false;
+	o.options.update = count;
+	DONE(&o, optim_open(&o));
+	optim_lend(&o, 1, 1);
+	sim_hold(o.sim, SIM_READS);
+	start(&stepping, &o, step);
+	while (in_host < 2 * 8192)
+		sched_yield();
+	assert_int_equal(offloaded, 0);
+	sim_go(o.sim, SIM_READS);
+	await_call(&stepping);
+	assert_int_equal(offloaded, 2 * 8192);
+	optim_close(&o);
 }

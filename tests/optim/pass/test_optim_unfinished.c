@@ -85,17 +85,10 @@ static void give_gradients(const struct way *way, uint64_t step)
 {
 	double scale = nvs_optimizer_loss_scale(o->optimizer);
 
-	if (!way->added) {
+	if (way->added)
+		optim_add(o, step, scale);
+	else
 		optim_lend(o, step, scale);
-		return;
-	}
-	for (size_t i = 0; i < o->n; i++) {
-		float *data = o->gradients[i];
-
-		for (uint64_t j = 0; j < o->specs[i].numel; j++)
-			data[j] = (float)(scale * element_value(16 * step + i, j));
-		DOES(o, add_gradients, i, 0, o->specs[i].numel, NVS_F32, data, NULL);
-	}
 }
 
 static void steps(const struct way *way, uint64_t first, uint64_t last)

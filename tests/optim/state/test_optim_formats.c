@@ -52,16 +52,6 @@ static struct nvs_optimizer_info optimizer_info(struct optim *on)
 	return info;
 }
 
-static void add_all(struct optim *on, uint64_t step)
-{
-	optim_lend(on, step, 1);
-	DOES(on, clear_gradients);
-	for (unsigned time = 0; time < 2; time++)
-		for (size_t i = 0; i < on->n; i++)
-			DOES(on, add_gradients, i, 0, on->specs[i].numel, on->gradients_dtype,
-			     on->gradients[i], NULL);
-}
-
 /* ---- Split ---- */
 
 static void compare_split(unsigned way, bool without_weights, bool added)
@@ -81,8 +71,8 @@ static void compare_split(unsigned way, bool without_weights, bool added)
 	DONE(&other, optim_open(&other));
 	for (uint64_t step = 1; step <= STEPS; step++) {
 		if (added) {
-			add_all(&optim, step);
-			add_all(&other, step);
+			optim_add(&optim, step, 2);
+			optim_add(&other, step, 2);
 			DONE(&optim, optim_step(&optim, step));
 			DONE(&other, optim_step(&other, step));
 		} else {
@@ -191,7 +181,7 @@ TEST(every_setting_computes_the_same_bits_in_each_format)
 				if (step % 2)
 					optim_lend(&optim, step, 1);
 				else
-					add_all(&optim, step);
+					optim_add(&optim, step, 2);
 				DONE(&optim, optim_step(&optim, step));
 			}
 			if (!way)
@@ -507,7 +497,7 @@ TEST(a_small_pool_has_room_for_gradients_beside_held_tiles)
 		begin(&other, small, LENGTH(small), kind, 0);
 		DONE(&other, optim_open(&other));
 		for (uint64_t step = 1; step <= 3; step++) {
-			add_all(&other, step);
+			optim_add(&other, step, 2);
 			DONE(&other, optim_step(&other, step));
 		}
 		for (uint64_t numel = 2048; numel <= 8192; numel += 2048) {
@@ -518,7 +508,7 @@ TEST(a_small_pool_has_room_for_gradients_beside_held_tiles)
 			if (!optim_open(&optim)) {
 				opened++;
 				for (uint64_t step = 1; step <= 3; step++) {
-					add_all(&optim, step);
+					optim_add(&optim, step, 2);
 					DONE(&optim, optim_step(&optim, step));
 				}
 				IS_LIKE(&optim, &other);

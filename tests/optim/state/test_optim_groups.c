@@ -197,16 +197,3 @@ TEST(a_damaged_table_is_refused)
 		free(bytes);
 	}
 }
-
-TEST(a_table_that_is_cut_off_is_refused)
-{
-	for (size_t n = 0; n < TWO_BYTES; n++) {
-		uint8_t whole[TWO_BYTES], *bytes = malloc(n + 1);
-		struct group_table table;
-
-		groups_encode(&two, whole);
-		memcpy(bytes, whole, n);
-		assert_int_equal(groups_decode(bytes, n, &table, NULL), -EUCLEAN);
-		free(bytes);
-	}
-}

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Optimizers with a kept store: a run that is stopped and resumed computes the bits of an
- * uninterrupted one, a store of other groups is refused, and after a crash the state is that of the
- * last commit.
+ * uninterrupted one, a store of other groups is refused, and damage is found.
  */
 #include "config/config.h"
 #include "optim/optim_fixture.h"
@@ -10,11 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <math.h>
-#include <signal.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 ONE_OPTIMIZER
@@ -34,18 +29,11 @@ static void begin(void)
 	o->config.keep = true;
 }
 
-static void spoil_weights(void)
-{
-	for (size_t i = 0; i < o->n; i++)
-		memset(o->specs[i].weights, 0x33,
-		       o->specs[i].numel * nvs_dtype_size(o->specs[i].dtype));
-}
-
 /* Closes and reopens the optimizer, as another run does, with meaningless weights. */
 static void stop_and_go_on(void)
 {
 	optim_shut(o);
-	spoil_weights();
+	optim_spoil_weights(o);
 	DONE(o, optim_open(o));
 }
 
@@ -107,7 +95,7 @@ TEST(a_resumed_run_computes_the_same_bits)
 		optim_open_run(o, STOP);
 		optim_save(o);
 		optim_shut(o);
-		spoil_weights();
+		optim_spoil_weights(o);
 		if (ways[i].change)
 			ways[i].change();
 		DONE(o, optim_open(o));
@@ -149,145 +137,6 @@ TEST(what_has_not_changed_is_not_committed)
 		DOES(o, commit);
 		assert_int_equal(commits_of(), commits + 1);
 	}
-}
-
-/* Stops at every point, with a commit in between, often without any work. */
-TEST(a_run_can_be_resumed_at_every_point)
-{
-	begin();
-	DONE(o, optim_open(o));
-	for (uint64_t step = 1; step <= STEPS; step++) {
-		stop_and_go_on();
-		DOES(o, commit);
-		stop_and_go_on();
-		if (step == 1)
-			DOES(o, get_weights);
-		optim_run(o, step, step);
-		DOES(o, commit);
-	}
-	IS_AS(o, due());
-}
-
-/* An optimizer stopped before its first step has the initial weights. */
-TEST(state_that_was_never_written_is_kept)
-{
-	for (int fast = 0; fast < 2; fast++) {
-		begin();
-		o->offload->fast_init = fast;
-		DONE(o, optim_open(o));
-		optim_save(o);
-		stop_and_go_on();
-		DOES(o, get_weights);
-		IS_AS_SAVED(o);
-		optim_run(o, 1, STEPS);
-		IS_AS(o, due());
-	}
-}
-
-/* ---- Gradients and the loss scale ---- */
-
-/* Adds half the gradients of a step; the second half is one piece and a few elements. */
-static void add_half(uint64_t step, unsigned half)
-{
-	static float data[20001];
-
-	for (size_t i = 0; i < o->n; i++) {
-		uint64_t numel = o->specs[i].numel, first = half ? numel / 3 : 0;
-
-		if (half && numel < 3)
-			continue;
-		for (uint64_t j = 0; j < numel - first; j++)
-			data[j] = (float)element_value(99 + 16 * step + i + half, j);
-		DOES(o, add_gradients, i, first, numel - first, NVS_F32, data, NULL);
-	}
-}
-
-static void added_steps(bool stop)
-{
-	for (uint64_t step = 1; step <= 3; step++) {
-		add_half(step, 0);
-		if (stop && step == 2)
-			stop_and_go_on();
-		add_half(step, 1);
-		if (stop && step == 3)
-			stop_and_go_on();
-		DONE(o, optim_step(o, step));
-	}
-}
-
-TEST(added_gradients_are_kept)
-{
-	static const enum nvs_dtype dtypes[] = {NVS_F32, NVS_BF16};
-
-	for (unsigned i = 0; i < 4; i++) {
-		begin();
-		o->config.keep = i % 2;
-		o->config.grad_accum_dtype = dtypes[i / 2];
-		/* With a pool that holds all gradients, and with a smaller one. */
-		o->offload->buffer_count = i < 2 ? 1 : 6;
-		o->config.gradient_clipping = 1;
-		DONE(o, optim_open(o));
-		added_steps(i % 2);
-		if (i % 2)
-			IS_AS_SAVED(o);
-		else
-			optim_save(o);
-	}
-}
-
-/* Added gradients that a step used are not found again. */
-TEST(used_gradients_are_not_kept)
-{
-	begin();
-	DONE(o, optim_open(o));
-	add_half(1, 0);
-	DOES(o, commit);
-	DONE(o, optim_step(o, 1));
-	optim_save(o);
-	stop_and_go_on();
-	DOES(o, get_weights);
-	DONE(o, optim_step(o, 2));
-	assert_int_equal(o->result.tiles, 0);
-	optim_saved.norm = 0;
-	IS_AS_SAVED(o);
-}
-
-/* The scale doubles after three steps; the second overflow halves it. */
-TEST(the_loss_scale_is_kept)
-{
-	static const char attempts[] = "..#..#...#.##..";
-	double scales[2][sizeof(attempts)];
-
-	for (int stop = 0; stop < 2; stop++) {
-		begin();
-		o->config.keep = stop;
-		o->config.fp16 = (struct fp16_config){.enabled = true,
-						      .initial_scale_power = 8,
-						      .loss_scale_window = 3,
-						      .hysteresis = 2,
-						      .min_loss_scale = 1};
-		DONE(o, optim_open(o));
-		for (unsigned i = 0; attempts[i]; i++) {
-			scales[stop][i] = nvs_optimizer_loss_scale(o->optimizer);
-			optim_lend(o, i, scales[stop][i]);
-			if (attempts[i] == '#')
-				element_put(NVS_F32, o->gradients[3], 14336, INFINITY);
-			DONE(o, optim_step(o, i + 1));
-			assert_int_equal(o->result.skipped, attempts[i] == '#');
-			if (stop && i % 2 == 0)
-				stop_and_go_on();
-		}
-		optim_lend(o, 20, nvs_optimizer_loss_scale(o->optimizer));
-		DONE(o, optim_step(o, 20));
-		assert_int_equal(o->result.step, 11);
-		if (stop)
-			IS_AS_SAVED(o);
-		else
-			optim_save(o);
-	}
-	for (unsigned i = 0; attempts[i]; i++)
-		assert_true(scales[0][i] == scales[1][i]);
-	assert_true(scales[0][sizeof(attempts) - 2] != 256);
 }
 
 /* ---- Other groups and settings ---- */
@@ -394,81 +243,6 @@ TEST(tiles_that_do_not_fit_are_refused)
 	DONE(o, optim_open(o));
 	optim_run(o, STOP + 1, STEPS);
 	IS_AS(o, due());
-}
-
-/* ---- Crashes and damage ---- */
-
-/* Runs `what` in a child and kills it; the parent's optimizer must be closed. */
-static void killed_after(void (*what)(void))
-{
-	pid_t pid = fork();
-	int status;
-
-	assert_true(pid >= 0);
-	if (!pid) {
-		what();
-		kill(getpid(), SIGKILL);
-	}
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-}
-
-static void child_steps(uint64_t first, uint64_t last)
-{
-	for (uint64_t step = first; step <= last; step++) {
-		for (size_t i = 0; i < o->n; i++) {
-			float *data = o->gradients[i];
-
-			for (uint64_t j = 0; j < o->specs[i].numel; j++)
-				data[j] = (float)element_value(16 * step + i, j);
-			MUST(!nvs_optimizer_lend_gradients(o->optimizer, i, NVS_F32, data, NULL));
-		}
-		MUST(!optim_step(o, step));
-	}
-}
-
-static void step_and_commit(void)
-{
-	MUST(!optim_open(o));
-	child_steps(1, STOP);
-	MUST(!nvs_optimizer_commit(o->optimizer, NULL));
-}
-
-static void commit_and_add(void)
-{
-	step_and_commit();
-	MUST(!nvs_optimizer_add_gradients(o->optimizer, 0, 0, 20001, NVS_F32, o->gradients[0], NULL,
-					  NULL));
-}
-
-static void commit_and_step(void)
-{
-	step_and_commit();
-	child_steps(STOP + 1, STOP + 2);
-}
-
-TEST(a_commit_survives_the_process)
-{
-	void (*const whats[])(void) = {step_and_commit, commit_and_add, commit_and_step};
-
-	begin();
-	o->config.keep = false;
-	optim_open_run(o, STOP);
-	optim_save(o);
-	for (size_t i = 0; i < 2 * LENGTH(whats); i++) {
-		begin();
-		o->offload->ratio = i % 2 ? 0.6 : 1;
-		o->config.optimizer_max_in_cpu = i % 2 ? 5000 : 0;
-		killed_after(whats[i / 2]);
-		spoil_weights();
-		DONE(o, optim_open(o));
-		DOES(o, get_weights);
-		o->result.norm = optim_saved.norm;
-		IS_AS_SAVED(o);
-		/* Nothing of the work after the commit remains. */
-		optim_run(o, STOP + 1, STEPS);
-		IS_AS(o, due());
-	}
 }
 
 /* Flips a bit of that element's master weight in the store. */

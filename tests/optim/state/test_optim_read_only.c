@@ -17,13 +17,6 @@ static const struct group five[] = {{"layers.0", 20001, NVS_BF16},
 				    {"layers.2", 14337, NVS_BF16},
 				    {"head", 4096, NVS_F32}};
 
-static void spoil_weights(void)
-{
-	for (size_t i = 0; i < o->n; i++)
-		memset(o->specs[i].weights, 0x33,
-		       o->specs[i].numel * nvs_dtype_size(o->specs[i].dtype));
-}
-
 /* Leaves a kept store with the state after two steps, closed; the next open only reads. */
 static void make_store(double ratio, uint64_t cached, struct snapshot *snapshot)
 {
@@ -36,7 +29,7 @@ static void make_store(double ratio, uint64_t cached, struct snapshot *snapshot)
 	if (snapshot)
 		snapshot_take(o, snapshot);
 	optim_shut(o);
-	spoil_weights();
+	optim_spoil_weights(o);
 	o->config.keep = false;
 	o->config.read_only = true;
 }

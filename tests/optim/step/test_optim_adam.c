@@ -97,60 +97,6 @@ TEST(an_update_gives_the_bits_of_the_optimizer)
 		}
 }
 
-TEST(wrong_arguments_of_an_update_are_refused)
-{
-	static struct arrays arrays;
-	static const double wrong[] = {NAN, INFINITY, -1};
-	const struct group group = {"a", NUMEL, NVS_BF16};
-	struct nvs_adam_update update, good;
-
-	optim_renew(o, &group, 1);
-	good = update_of(&arrays, 1);
-	DONE(o, nvs_adam_update(&good, &o->error));
-	REFUSED(o, nvs_adam_update(NULL, &o->error), -EINVAL, "NULL");
-	for (size_t i = 0; i < LENGTH(wrong); i++) {
-		double *const fields[] = {&update.lr,  &update.beta1,	     &update.beta2,
-					  &update.eps, &update.weight_decay, &update.grad_factor};
-
-		/* A gradient's factor may be negative. */
-		for (size_t k = 0; k < LENGTH(fields) - (wrong[i] < 0); k++) {
-			update = good;
-			*fields[k] = wrong[i];
-			REFUSED(o, nvs_adam_update(&update, &o->error), -EINVAL, "allowed");
-		}
-	}
-	update = good;
-	update.step = 0;
-	REFUSED(o, nvs_adam_update(&update, &o->error), -EINVAL, "step");
-	update.step = UINT64_C(1) << 53;
-	REFUSED(o, nvs_adam_update(&update, &o->error), -EINVAL, "step");
-	update.step--;
-	DONE(o, nvs_adam_update(&update, &o->error));
-	update = good;
-	update.gradients_dtype = (enum nvs_dtype)99;
-	REFUSED(o, nvs_adam_update(&update, &o->error), -EINVAL, "F32");
-	update = good;
-	update.weights_dtype = NVS_F64;
-	REFUSED(o, nvs_adam_update(&update, &o->error), -EINVAL, "F32");
-	update = good;
-	update.exp_avg = NULL;
-	REFUSED(o, nvs_adam_update(&update, &o->error), -EINVAL, "NULL");
-	update = good;
-	update.size = 0;
-	REFUSED(o, nvs_adam_update(&update, &o->error), -EINVAL, "size");
-	/* Without elements, arrays may be NULL; weights are always optional. */
-	update = (struct nvs_adam_update){
-		.size = sizeof(update), .step = 1, .gradients_dtype = NVS_F32};
-	DONE(o, nvs_adam_update(&update, &o->error));
-	update = good;
-	update.weights = NULL;
-	DONE(o, nvs_adam_update(&update, &o->error));
-	update.weights_dtype = (enum nvs_dtype)0; /* not given */
-	DONE(o, nvs_adam_update(&update, &o->error));
-	update.weights_dtype = (enum nvs_dtype)99;
-	REFUSED(o, nvs_adam_update(&update, &o->error), -EINVAL, "F32");
-}
-
 /* One array at a time begins a byte behind an element. */
 TEST(arrays_that_are_not_aligned_are_refused)
 {
@@ -176,30 +122,4 @@ TEST(arrays_that_are_not_aligned_are_refused)
 		REFUSED(o, nvs_adam_update(&update, &o->error), -EINVAL, names[i]);
 	}
 	assert_memory_equal(&before, &arrays, sizeof(arrays));
-}
-
-/* A smaller structure, without weights, and a larger one. */
-TEST(updates_of_other_sizes_work)
-{
-	static struct arrays arrays, before;
-	const struct group group = {"a", NUMEL, NVS_F32};
-	struct {
-		struct nvs_adam_update update;
-		uint64_t later;
-	} newer;
-	struct nvs_adam_update older;
-
-	optim_renew(o, &group, 1);
-	memset(&newer, 0, sizeof(newer));
-	newer.update = update_of(&arrays, 1);
-	newer.update.size = sizeof(newer);
-	DONE(o, nvs_adam_update(&newer.update, &o->error));
-	newer.later = 1;
-	REFUSED(o, nvs_adam_update(&newer.update, &o->error), -E2BIG,
-		"a field of struct nvs_adam_update");
-	older = update_of(&arrays, 1);
-	older.size = offsetof(struct nvs_adam_update, weights_dtype);
-	before = arrays;
-	DONE(o, nvs_adam_update(&older, &o->error));
-	assert_memory_equal(before.weights, arrays.weights, sizeof(arrays.weights));
 }

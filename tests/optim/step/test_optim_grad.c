@@ -108,21 +108,6 @@ static void comes_to_the_same_as_lent(const struct group *groups)
 	optim_close(&lent);
 }
 
-TEST(pieces_are_added_with_a_rounding_each)
-{
-	uint64_t seed = seed_of_run();
-
-	for (size_t to = 0; to < 3; to++)
-		for (size_t from = 0; from < 3; from++) {
-			optim_renew(o, pair, 2);
-			o->offload->device = NVS_DEVICE_CPU;
-			o->config.grad_accum_dtype = dtypes[to];
-			DONE(o, optim_open(o));
-			add_pieces(dtypes[from], seed + 3 * to + from, 8);
-			comes_to_the_same_as_lent(pair);
-		}
-}
-
 TEST(gradients_beyond_the_pool_are_swapped)
 {
 	static const struct group groups[] = {
@@ -145,89 +130,6 @@ TEST(gradients_beyond_the_pool_are_swapped)
 		comes_to_the_same_as_lent(groups);
 		assert_true(o->result.io.read_bytes > 200000);
 	}
-}
-
-/* Gradients of one step have no effect on the next. */
-TEST(each_step_begins_with_no_gradients)
-{
-	struct optim lent, added;
-
-	optim_init(&lent, pair, 2);
-	optim_init(&added, pair, 2);
-	added.config.optimizer_max_in_cpu = 5000;
-	DONE(&lent, optim_open(&lent));
-	DONE(&added, optim_open(&added));
-	for (uint64_t step = 1; step <= 3; step++) {
-		optim_lend(&lent, step, 1);
-		for (size_t i = 0; i < 2; i++) {
-			uint64_t half = pair[i].numel / 2 + 1;
-			const float *data = lent.gradients[i];
-
-			add(&added, (struct piece){i, half, pair[i].numel - half}, NVS_F32,
-			    data + half);
-			add(&added, (struct piece){i, 0, half}, NVS_F32, data);
-		}
-		DONE(&lent, optim_step(&lent, step));
-		DONE(&added, optim_step(&added, step));
-	}
-	IS_LIKE(&added, &lent);
-	optim_close(&added);
-	optim_close(&lent);
-}
-
-/* Elements without added gradients have zeros. */
-TEST(gradients_of_a_part_of_a_group_can_be_added)
-{
-	static float data[100];
-
-	for (int keep = 0; keep < 2; keep++) {
-		optim_renew(o, pair, 2);
-		o->config.grad_accum_dtype = NVS_BF16;
-		o->config.keep = keep;
-		DONE(o, optim_open(o));
-		/* Both groups, so that their memory is not zero. */
-		add_pieces(NVS_F32, 7, 3);
-		DOES(o, clear_gradients);
-		memset(o->gradients[0], 0, pair[0].numel * 4);
-		memset(o->gradients[1], 0, pair[1].numel * 4);
-		make_elements(NVS_F32, data, 3, 100);
-		for (size_t i = 0; i < 2; i++) {
-			struct piece piece = {i, 3333, 100};
-
-			add(o, piece, NVS_F32, data);
-			accumulate(NVS_BF16, o->gradients[i], piece, NVS_F32, data);
-		}
-		comes_to_the_same_as_lent(pair);
-	}
-}
-
-static void *add_in_pieces(void *arg)
-{
-	size_t group = *(size_t *)arg;
-	const float *data = o->gradients[group];
-	uint64_t numel = o->specs[group].numel;
-
-	for (uint64_t at = 0, n; at < numel; at += n) {
-		n = numel - at < 777 ? numel - at : 777;
-		MUST(!nvs_optimizer_add_gradients(o->optimizer, group, at, n, NVS_F32, data + at,
-						  NULL, NULL));
-	}
-	return NULL;
-}
-
-TEST(threads_may_add_at_the_same_time)
-{
-	pthread_t threads[2];
-	size_t groups[2] = {0, 1};
-
-	optim_begin(o, pair, 2);
-	for (size_t i = 0; i < 2; i++)
-		make_elements(NVS_F32, o->gradients[i], 40 + i, pair[i].numel);
-	for (size_t i = 0; i < 2; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, add_in_pieces, &groups[i]), 0);
-	for (size_t i = 0; i < 2; i++)
-		pthread_join(threads[i], NULL);
-	comes_to_the_same_as_lent(pair);
 }
 
 static void nothing_added(struct piece piece, enum nvs_dtype dtype, int code)
@@ -609,32 +511,6 @@ TEST(a_gradient_that_is_not_finite_skips_the_step)
 	assert_int_equal(after.swapped_out, before.swapped_out);
 }
 
-TEST(a_skipped_step_has_no_effect_on_the_next)
-{
-	for (int disturbed = 0; disturbed < 2; disturbed++) {
-		optim_renew(o, pair, 2);
-		o->config.fp16.enabled = true;
-		o->config.fp16.loss_scale = 2;
-		o->config.gradient_clipping = 1;
-		DONE(o, optim_open(o));
-		for (uint64_t step = 1; step <= 3; step++) {
-			if (disturbed) {
-				optim_lend(o, step + 10, 1);
-				element_put(NVS_F32, o->gradients[1], 7000, NAN);
-				DONE(o, optim_step(o, 9));
-				assert_true(o->result.skipped);
-			}
-			optim_run(o, step, step);
-			assert_false(o->result.skipped);
-			assert_int_equal(o->result.step, step);
-		}
-		if (disturbed)
-			IS_AS_SAVED(o);
-		else
-			optim_save(o);
-	}
-}
-
 /* 60000 + 60000 overflows fp16, although each number fits. */
 TEST(a_sum_that_overflows_skips_the_step)
 {
@@ -676,90 +552,5 @@ TEST(an_overflow_of_another_rank_skips_the_step)
 		assert_true(nvs_optimizer_loss_scale(o->optimizer) == (i ? 8 : 16));
 		o->result.norm = optim_saved.norm;
 		IS_AS_SAVED(o);
-	}
-}
-
-/* Traces of DeepSpeed's rules; '#' is a step that overflows. */
-static const struct {
-	const char *steps;
-	uint32_t power, window, hysteresis;
-	bool consecutive;
-	double least;
-	double after[20];
-	uint64_t taken;
-	bool ends; /* the last step fails: the scale is at its minimum */
-} scales[] = {
-	{"...#.#...####..###",
-	 4,
-	 3,
-	 2,
-	 false,
-	 1,
-	 {16, 16, 32, 32, 32, 16, 16, 16, 32, 32, 16, 8, 4, 4, 4, 2, 1, 1},
-	 9,
-	 true},
-	{"...#.#...##..######",
-	 4,
-	 3,
-	 2,
-	 true,
-	 1,
-	 {16, 16, 32, 32, 32, 32, 32, 32, 64, 64, 32, 32, 32, 32, 16, 8, 4, 2, 1},
-	 9,
-	 false},
-	{"..#....##......####",
-	 3,
-	 2,
-	 1,
-	 false,
-	 4,
-	 {8, 16, 8, 8, 16, 16, 32, 16, 8, 8, 16, 16, 32, 32, 64, 32, 16, 8, 4},
-	 12,
-	 false},
-};
-
-static void play(const char *steps, const double *after, bool ends)
-{
-	double scale = nvs_optimizer_loss_scale(o->optimizer);
-
-	for (size_t i = 0; steps[i]; i++) {
-		bool overflow = steps[i] == '#';
-		int rc;
-
-		small_lend(clipped[i % 3].gradients, scale);
-		if (overflow)
-			element_put(NVS_F32, o->gradients[1], i % 5, i % 2 ? INFINITY : NAN);
-		rc = CALL(o, step, NULL, &o->result);
-		if (ends && !steps[i + 1])
-			REFUSED(o, rc, -ERANGE, "scale");
-		else
-			DONE(o, rc);
-		assert_int_equal(o->result.skipped, overflow);
-		assert_true(o->result.loss_scale == scale);
-		scale = nvs_optimizer_loss_scale(o->optimizer);
-		if (scale != after[i])
-			print_error("scale %g after step %zu of %s\n", scale, i, steps);
-		assert_true(scale == after[i]);
-	}
-}
-
-TEST(the_loss_scale_follows_the_table)
-{
-	for (size_t i = 0; i < LENGTH(scales); i++) {
-		small_init();
-		o->config.fp16 =
-			(struct fp16_config){.enabled = true,
-					     .initial_scale_power = scales[i].power,
-					     .loss_scale_window = scales[i].window,
-					     .hysteresis = scales[i].hysteresis,
-					     .consecutive_hysteresis = scales[i].consecutive,
-					     .min_loss_scale = scales[i].least};
-		DONE(o, optim_open(o));
-		play(scales[i].steps, scales[i].after, scales[i].ends);
-		assert_int_equal(o->result.step, scales[i].taken);
-		/* Even after that, the gradients are forgotten, and new ones can be lent. */
-		small_lend(clipped[0].gradients, nvs_optimizer_loss_scale(o->optimizer));
-		DOES(o, step, NULL, &o->result);
-		assert_int_equal(o->result.step, scales[i].taken + 1);
 	}
 }

@@ -220,37 +220,6 @@ TEST(a_call_on_arrays_gives_the_bits_of_a_step)
 	}
 }
 
-TEST(wrong_arguments_of_a_call_on_arrays_are_refused)
-{
-	float w = 1, s = 0, g = 1;
-	struct nvs_rule_update good = {.size = sizeof(good),
-				       .rule = NVS_RULE_SGD,
-				       .numel = 1,
-				       .step = 1,
-				       .momentum = 0.9,
-				       .gradients = &g,
-				       .gradients_dtype = NVS_F32,
-				       .master = &w,
-				       .momentum_buffer = &s},
-			       update = good;
-
-	begin(&optim, &all_numbers[0]);
-	DONE(&optim, nvs_rule_update(&update, &optim.error));
-	REFUSED(&optim, nvs_rule_update(NULL, &optim.error), -EINVAL, "NULL");
-	update.rule = (enum nvs_rule)4;
-	REFUSED(&optim, nvs_rule_update(&update, &optim.error), -EINVAL, "rule");
-	update.rule = NVS_RULE_LION;
-	REFUSED(&optim, nvs_rule_update(&update, &optim.error), -EINVAL, "exp_avg");
-	update = good;
-	update.dampening = -1;
-	REFUSED(&optim, nvs_rule_update(&update, &optim.error), -EINVAL, "dampening");
-	update = good;
-	update.nesterov = true;
-	update.momentum = 0;
-	REFUSED(&optim, nvs_rule_update(&update, &optim.error), -EINVAL, "nesterov");
-	assert_true(s == 1 && w == 1);
-}
-
 /* ---- Bytes ---- */
 
 TEST(a_step_of_one_state_reads_and_writes_8_bytes_a_parameter)

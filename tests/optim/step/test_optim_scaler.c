@@ -3,14 +3,16 @@
  * The loss scale after each step of patterns of overflow. The expected values were derived by hand
  * from DeepSpeed's rules.
  */
-#include "optim/step/numbers.h"
+#include "optim/optim_fixture.h"
 
 #include <errno.h>
 #include <math.h>
 
 #include "config/config.h"
-#include "support/support.h"
+#include "optim/step/numbers.h"
 #include "support/tests.h"
+
+ONE_OPTIMIZER
 
 static void expect_update(struct scaler *scaler, const struct fp16_config *config, bool overflow,
 			  int rc, double scale)
@@ -21,7 +23,7 @@ static void expect_update(struct scaler *scaler, const struct fp16_config *confi
 
 /* ---- Patterns ---- */
 
-#define REFUSED 100 /* added to the power: the step returns -ERANGE and the scale stays */
+#define STAYS 100 /* added to the power: the step returns -ERANGE and the scale stays */
 
 #define FP16(power, window, hysteresis_, consecutive, least)                                       \
 	{                                                                                          \
@@ -45,7 +47,7 @@ static const struct pattern patterns[] = {
 	{"windows of one double at each step, down to the least and up again",
 	 FP16(0, 1, 1, false, 0.25),
 	 ".XXXX.X",
-	 {1, 0, -1, -2, REFUSED - 2, -1, -2}},
+	 {1, 0, -1, -2, STAYS - 2, -1, -2}},
 	{"windows of four take four steps",
 	 FP16(7, 4, 1, false, 1),
 	 "........X",
@@ -53,7 +55,7 @@ static const struct pattern patterns[] = {
 	{"a refused step is not counted",
 	 FP16(1, 2, 1, false, 1),
 	 "XX.X..",
-	 {0, REFUSED, 0, REFUSED, 1, 1}},
+	 {0, STAYS, 0, STAYS, 1, 1}},
 	{"hysteresis two is spent once, and comes back with a window",
 	 FP16(8, 4, 2, false, 1),
 	 "XXX....XX.X",
@@ -77,33 +79,46 @@ static const struct pattern patterns[] = {
 	{"with hysteresis spent the least scale is refused for good",
 	 FP16(3, 100, 2, false, 4),
 	 "XXXX.X",
-	 {3, 2, REFUSED + 2, REFUSED + 2, 2, REFUSED + 2}},
+	 {3, 2, STAYS + 2, STAYS + 2, 2, STAYS + 2}},
 	{"hysteresis left lets an overflow pass at the least scale",
 	 FP16(0, 100, 2, true, 1),
 	 "X.XX",
-	 {0, 0, 0, REFUSED}},
+	 {0, 0, 0, STAYS}},
 	{"a scale that begins below the least is raised to it",
 	 FP16(0, 100, 1, false, 8),
 	 "XX",
-	 {3, REFUSED + 3}},
+	 {3, STAYS + 3}},
 };
 
 TEST(the_scale_follows_the_pattern_of_overflows)
 {
+	static const struct group one[] = {{"a", 5, NVS_F32}};
+
 	for (unsigned i = 0; i < COUNT(patterns); i++) {
-		const struct fp16_config *config = &patterns[i].config;
-		struct scaler scaler = scaler_init(config);
+		uint64_t taken = 0;
 
-		assert_true(scaler.scale == ldexp(1, (int)config->initial_scale_power));
+		optim_renew(o, one, 1);
+		o->offload->device = NVS_DEVICE_CPU;
+		o->config.fp16 = patterns[i].config;
+		DONE(o, optim_open(o));
 		for (unsigned s = 0; patterns[i].steps[s]; s++) {
-			int power = patterns[i].powers[s];
-			bool refused = power >= REFUSED - 10;
-			int rc = scaler_update(&scaler, config, patterns[i].steps[s] == 'X');
+			bool overflow = patterns[i].steps[s] == 'X';
+			int power = patterns[i].powers[s], rc;
+			bool stays = power >= STAYS - 10;
+			double scale = nvs_optimizer_loss_scale(o->optimizer);
 
-			if (rc != (refused ? -ERANGE : 0) ||
-			    scaler.scale != ldexp(1, refused ? power - REFUSED : power))
+			optim_lend(o, s, scale);
+			if (overflow)
+				((float *)o->gradients[0])[s % 5] = s % 2 ? INFINITY : NAN;
+			rc = CALL(o, step, NULL, &o->result);
+			assert_true(o->result.skipped == overflow && o->result.loss_scale == scale);
+			taken += !overflow;
+			assert_int_equal(o->result.step, taken);
+			scale = nvs_optimizer_loss_scale(o->optimizer);
+			if (rc != (stays ? -ERANGE : 0) ||
+			    scale != ldexp(1, stays ? power - STAYS : power))
 				fail_msg("%s: step %u: %d, scale %g", patterns[i].name, s, rc,
-					 scaler.scale);
+					 scale);
 		}
 	}
 }
@@ -171,39 +186,6 @@ TEST(the_largest_count_of_updates_changes_no_window)
 			assert_true(scaler.last_overflow < scaler.iteration);
 		}
 	}
-}
-
-/* ---- Fixed scales ---- */
-
-static void never_changes(const struct fp16_config *config, double scale)
-{
-	struct scaler scaler = scaler_init(config), before = scaler;
-
-	assert_true(scaler.scale == scale);
-	for (unsigned i = 0; i < 20; i++) {
-		assert_int_equal(scaler_update(&scaler, config, i % 3 == 0), 0);
-		assert_memory_equal(&scaler, &before, sizeof(scaler));
-	}
-}
-
-TEST(a_fixed_scale_never_changes)
-{
-	struct fp16_config config = FP16(16, 1, 1, false, 128);
-
-	config.loss_scale = 128;
-	never_changes(&config, 128);
-	config.loss_scale = 0.5;
-	never_changes(&config, 0.5);
-}
-
-TEST(without_fp16_the_scale_is_one)
-{
-	struct fp16_config config = FP16(16, 1, 1, false, 1);
-
-	config.enabled = false;
-	never_changes(&config, 1);
-	config.loss_scale = 128;
-	never_changes(&config, 1);
 }
 
 /* ---- Resumed runs ---- */

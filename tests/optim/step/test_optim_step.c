@@ -470,119 +470,6 @@ TEST(groups_without_gradients_cost_nothing)
 	step_moves(3, 1u << 1, 20480, 20480);
 }
 
-/*
- * A group's first gradients come late: its state was never written, but it has the common step
- * count.
- */
-TEST(a_group_whose_first_gradients_come_late_starts_then)
-{
-	static const struct group groups[] = {{"a", 2048, NVS_F32}, {"b", 2048, NVS_F32}};
-	optim_renew(o, groups, 2);
-	reference_init();
-	DONE(o, optim_open(o));
-	step_moves(1, 1u << 0, 0, 2048);
-	reference_step(0, 1);
-	step_moves(2, 1u << 1, 0, 2048);
-	reference_step(1, 2);
-	step_moves(3, UINT32_MAX, 4096, 4096);
-	reference_step(0, 3);
-	reference_step(1, 3);
-	is_near(3);
-}
-
-/* ---- The caller's update function ---- */
-
-struct seen {
-	const struct optim *optim;
-	unsigned char times[3][5001];
-	uint64_t step;
-	double lr, factor;
-	bool wrong;
-};
-
-static void count_and_add(void *arg, const struct nvs_update *update)
-{
-	struct seen *seen = arg;
-
-	if (update->size != sizeof(*update) || update->step != seen->step ||
-	    update->lr != seen->lr || update->group >= 3) {
-		seen->wrong = true;
-		return;
-	}
-	for (uint64_t i = 0; i < update->numel; i++) {
-		uint64_t at = update->offset + i;
-		double raw = element_get(seen->optim->gradients_dtype,
-					 seen->optim->gradients[update->group], at);
-
-		if (fabs((double)update->gradients[i] - raw * seen->factor) > 1e-6 * fabs(raw))
-			seen->wrong = true;
-		seen->times[update->group][at]++;
-		update->master[i] += 1;
-		update->exp_avg[i] += (float)at;
-		update->exp_avg_sq[i] -= (float)(update->group + 1);
-	}
-}
-
-static void own_update_saw_all(const struct seen *seen, unsigned times)
-{
-	struct snapshot now;
-
-	snapshot_take(o, &now);
-	assert_false(seen->wrong);
-	for (size_t i = 0; i < o->n; i++)
-		for (uint64_t j = 0; j < now.numel[i]; j++) {
-			enum nvs_dtype dtype = o->specs[i].dtype;
-			float master = (float)element_rounded(dtype, element_value(1000 + i, j));
-
-			for (unsigned k = 0; k < times; k++)
-				master += 1;
-			assert_int_equal(seen->times[i][j], times);
-			assert_true(now.parts[i][NVS_MASTER][j] == master);
-			assert_true(now.parts[i][NVS_EXP_AVG][j] == (float)(j * times));
-			assert_true(now.parts[i][NVS_EXP_AVG_SQ][j] == -(float)((i + 1) * times));
-			assert_true(element_get(dtype, now.weights[i], j) ==
-				    element_rounded(dtype, (double)master));
-		}
-	snapshot_free(&now);
-}
-
-TEST(the_callers_update_function_replaces_adam)
-{
-	static const struct group groups[] = {
-		{"a", 5001, NVS_BF16}, {"b", 1, NVS_F32}, {"c", 3333, NVS_F16}};
-	static struct seen seen;
-	struct nvs_step_options options = {.size = sizeof(options), .lr = -1};
-
-	seen = (struct seen){.optim = o, .step = 1, .lr = 0.25};
-	optim_renew(o, groups, 3);
-	snprintf(o->config.adam.type, sizeof(o->config.adam.type), "Muon");
-	o->config.adam.lr = 0.25;
-	o->config.gradient_clipping = 2;
-	o->config.fp16.enabled = true;
-	o->config.fp16.loss_scale = 128;
-	o->gradients_dtype = NVS_F16;
-	o->options = (struct nvs_optimizer_options){.size = sizeof(struct nvs_optimizer_options),
-						    .update = count_and_add,
-						    .update_arg = &seen};
-	DONE(o, optim_open(o));
-	assert_true(nvs_optimizer_loss_scale(o->optimizer) == 128);
-	for (seen.step = 1; seen.step <= 3; seen.step++) {
-		double norm;
-
-		optim_lend(o, seen.step, 128);
-		norm = reference_norm() / 128;
-		seen.factor = 2 / (norm + 1e-6) / 128;
-		/* The configured rate, also without options, and an explicit one. */
-		seen.lr = seen.step == 3 ? 0.0625 : 0.25;
-		options.lr = seen.step == 3 ? 0.0625 : -1;
-		DOES(o, step, seen.step == 2 ? NULL : &options, &o->result);
-		element_near(o->result.norm, norm, 1e-9 * norm, "norm", 0);
-		element_near(o->result.clip, 2 / (norm + 1e-6), 1e-9, "clip", 0);
-		assert_string_equal(o->result.kernel, "caller");
-	}
-	own_update_saw_all(&seen, 3);
-}
-
 struct order {
 	size_t first, last;
 	unsigned runs;
@@ -682,71 +569,6 @@ TEST(weights_that_the_caller_has_changed_become_masters_with_take_weights)
 	are_taken(five + 1, 2, "AdamW", NVS_STATE_BF16, subtract_gradients);
 }
 
-/* ---- Setting and getting state ---- */
-
-TEST(state_can_be_read_and_set)
-{
-	struct optim from, to;
-	float piece[2500];
-
-	optim_init(&from, five, LENGTH(five));
-	optim_init(&to, five, LENGTH(five));
-	to.offload->ratio = 0.5;
-	to.config.optimizer_max_in_cpu = 3000;
-	from.config.optimizer_max_in_cpu = 20000;
-	DONE(&from, optim_open(&from));
-	DONE(&to, optim_open(&to));
-	optim_run(&from, 1, 1);
-	optim_run(&to, 1, 1);
-	optim_run(&from, 2, 2);
-	for (size_t i = 0; i < from.n; i++)
-		for (int part = 0; part < 3; part++)
-			for (uint64_t at = 0, n = 1; at < five[i].numel; at += n, n = 2499) {
-				enum nvs_optimizer_part which = (enum nvs_optimizer_part)part;
-
-				if (n > five[i].numel - at)
-					n = five[i].numel - at;
-				DOES(&from, get, i, which, at, n, piece);
-				DOES(&to, set, i, which, at, n, piece);
-			}
-	DOES(&to, get_weights);
-	to.result.norm = from.result.norm;
-	IS_LIKE(&to, &from);
-	optim_close(&to);
-	optim_run(&from, 3, STEPS);
-	IS_AS(&from, due());
-	optim_close(&from);
-}
-
-/* The first step does not reset state that was set before it. */
-TEST(state_set_before_the_first_step_stays)
-{
-	static const struct group groups[] = {{"a", 5000, NVS_BF16}, {"b", 5000, NVS_F32}};
-	for (int fast = 0; fast < 2; fast++) {
-		float some[100];
-
-		optim_renew(o, groups, 2);
-		o->offload->fast_init = fast;
-		reference_init();
-		DONE(o, optim_open(o));
-		for (int part = 0; part < 3; part++) {
-			double *in[] = {reference.master[0], reference.exp_avg[0],
-					reference.exp_avg_sq[0]};
-
-			for (int i = 0; i < 100; i++) {
-				some[i] = 0.125f * (float)(i + 1);
-				in[part][3001 + i] = (double)some[i];
-			}
-			DOES(o, set, 0, (enum nvs_optimizer_part)part, 3001, 100, some);
-		}
-		optim_lend(o, 1, 1);
-		reference_step(0, 1);
-		reference_step(1, 1);
-		DONE(o, optim_step(o, 1));
-		is_near(2);
-	}
-}
-
 TEST(state_begins_with_the_weights_and_zeros)
 {
 	struct snapshot now;
@@ -773,24 +595,6 @@ TEST(state_begins_with_the_weights_and_zeros)
 		snapshot_free(&now);
 		optim_run(o, 1, 2);
 		o->specs[3].weights = left_out;
-	}
-}
-
-TEST(get_weights_returns_the_weights)
-{
-	optim_renew(o, five, LENGTH(five));
-	o->offload->ratio = 0.7;
-	o->config.optimizer_max_in_cpu = 8000;
-	DONE(o, optim_open(o));
-	/* Before any step, they are the initial weights. */
-	for (uint64_t step = 0; step <= 2; step++) {
-		if (step)
-			optim_run(o, step, step);
-		optim_save(o);
-		for (size_t i = 0; step && i < o->n; i++)
-			memset(o->specs[i].weights, 0x55, five[i].numel * optim_saved.width[i]);
-		DOES(o, get_weights);
-		IS_AS_SAVED(o);
 	}
 }
 
@@ -927,17 +731,4 @@ TEST(a_pool_without_room_for_two_tiles_is_refused)
 	REFUSED(o, optim_open(o), -EINVAL, "buffer_count");
 	o->offload->buffer_count = 2;
 	optim_open_run(o, 2);
-}
-
-TEST(two_optimizers_do_not_share_a_store)
-{
-	struct nvs_optimizer *second = NULL;
-
-	optim_begin(o, five, LENGTH(five));
-	REFUSED(o, nvs_optimizer_open(&second, &o->config, o->specs, o->n, NULL, &o->error), -EBUSY,
-		"");
-	assert_null(second);
-	optim_run(o, 1, 1);
-	optim_close(o);
-	assert_int_equal(nvs_optimizer_close(NULL, NULL), 0);
 }
