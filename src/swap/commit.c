@@ -108,9 +108,8 @@ int nvs_engine_set_note(struct nvs_engine *engine, const void *note, size_t nbyt
 			struct nvs_error *error)
 {
 	HOLD_CANCEL;
-	int rc = check_unowned(engine, "nvs_optimizer_set_note sets the note", error);
-
-	return rc ? rc : engine_set_note(engine, note, nbytes, error);
+	return check_unowned(engine, "nvs_optimizer_set_note sets the note", error)
+		       ?: engine_set_note(engine, note, nbytes, error);
 }
 
 int nvs_engine_get_note(struct nvs_engine *engine, void *note, size_t *nbytes)
@@ -168,8 +167,8 @@ static void await_copies(struct nvs_engine *engine)
 static int refuse_unfinished(const struct nvs_tensor *tensor, const char *before,
 			     struct nvs_error *error)
 {
-	return error_about(error, -EBUSY, tensor->rest->name, 0, 0, "%s is %s before %s",
-			   tensor->rest->name, unfinished(tensor), before);
+	return error_named(error, -EBUSY, tensor->rest->name, " is %s before %s",
+			   unfinished(tensor), before);
 }
 
 int engine_check_pins(struct nvs_engine *engine, struct nvs_error *error)
@@ -303,7 +302,7 @@ static void unfreeze(struct nvs_engine *engine)
 /* Under the lock, which it releases while the manifest is made durable. */
 static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
 {
-	struct nvs_tensor **last = &engine->commit.forgotten;
+	struct nvs_tensor **last = &engine->commit.forgotten, *tensor;
 	struct snapshot snapshot = {0};
 	struct transfer *list = NULL;
 	int rc = snapshot_take(engine, &snapshot);
@@ -323,10 +322,19 @@ static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
 		 * the new one. */
 		engine->commit.unsettled = rc && store_unsettled(engine->store);
 		if (!rc) {
-			tensors_committed(engine);
+			for (size_t i = 0; i < engine->ntensors; i++) {
+				struct tensor_rest *rest = engine->tensors[i]->rest;
+
+				rest->committed = rest->snapshot;
+				rest->snapshot = NOWHERE;
+			}
 			note_release(engine->commit.last_note);
 			engine->commit.last_note = note_hold(snapshot.note);
-			tensors_release_forgotten(engine, snapshot.forgotten);
+			while ((tensor = snapshot.forgotten)) {
+				snapshot.forgotten = tensor->run_next;
+				extents_release(engine, tensor);
+				tensor_free(tensor);
+			}
 		} else {
 			/* Tensors that were forgotten meanwhile stay for the next commit too. */
 			while (*last)
@@ -365,11 +373,10 @@ int engine_commit(struct nvs_engine *engine, struct nvs_error *error)
 		if (!rc)
 			unfreeze(engine);
 	}
-	if (!rc)
-		rc = write_all(engine, error);
+	rc = rc ?: write_all(engine, error);
 	commit_hold(engine, COPIED_NOT);
-	if (!rc && engine->keep)
-		rc = write_manifest(engine, error);
+	if (engine->keep)
+		rc = rc ?: write_manifest(engine, error);
 	engine_unlock(engine);
 	pthread_mutex_unlock(&engine->commit.lock);
 	return rc;
@@ -378,7 +385,6 @@ int engine_commit(struct nvs_engine *engine, struct nvs_error *error)
 int nvs_engine_commit(struct nvs_engine *engine, struct nvs_error *error)
 {
 	HOLD_CANCEL;
-	int rc = check_unowned(engine, "nvs_optimizer_commit commits it", error);
-
-	return rc ? rc : engine_commit(engine, error);
+	return check_unowned(engine, "nvs_optimizer_commit commits it", error)
+		       ?: engine_commit(engine, error);
 }

@@ -163,10 +163,10 @@ static int open_store(struct nvs_engine *engine, const struct nvs_config *config
 	};
 	int rc = store_open(&engine->store, engine->aio, &store, error);
 
-	if (rc)
-		return rc;
-	engine->node = store.npaths ? topo_node_of_paths(engine->topo, paths, store.npaths) : -1;
-	return 0;
+	engine->node = -1;
+	if (!rc && store.npaths)
+		engine->node = topo_node_of_paths(engine->topo, paths, store.npaths);
+	return rc;
 }
 
 /* The same of files of others. */
@@ -177,12 +177,10 @@ static int open_files(struct nvs_engine *engine, const struct weights *weights,
 	unsigned n = 0;
 	int rc = store_open_files(&engine->store, engine->aio, weights, error);
 
-	if (rc)
-		return rc;
-	for (; n < NVS_PATHS_MAX && n < weights->nfiles; n++)
+	for (; n < NVS_PATHS_MAX && n < weights->nfiles && !rc; n++)
 		paths[n] = weights->files[n].path;
-	engine->node = topo_node_of_paths(engine->topo, paths, n);
-	return 0;
+	engine->node = rc ? -1 : topo_node_of_paths(engine->topo, paths, n);
+	return rc;
 }
 
 /* Opens the pool on the store's node. */
@@ -267,26 +265,24 @@ static int open_engine(struct nvs_engine **out, const struct opening *opening,
 		       struct nvs_error *error)
 {
 	const struct nvs_config *config = opening->config;
+	const struct weights *weights = opening->weights;
 	enum nvs_block block = opening->block;
-	struct nvs_aio *aio = opening->aio;
 	struct nvs_engine *engine;
 	int rc;
 
 	if (!block_exists(block))
 		return error_set(error, -EINVAL, "block is %d: there is no such block", (int)block);
-	rc = opening->weights ? 0 : check_store(config, block, error);
-	if (!rc)
-		rc = check_pool(config, block, error);
+	rc = (weights ? 0 : check_store(config, block, error)) ?: check_pool(config, block, error);
 	if (rc)
 		return rc;
 	engine = engine_new(opening);
 	if (!engine)
 		return error_no_memory(error, "opening the engine");
 	rc = topo_open(&engine->topo, NULL, error);
-	if (!rc && aio) {
-		rc = config_same_aio(config, aio_settings(aio), error);
+	if (!rc && opening->aio) {
+		rc = config_same_aio(config, aio_settings(opening->aio), error);
 		engine->shares_aio = !rc;
-		engine->aio = rc ? NULL : aio;
+		engine->aio = rc ? NULL : opening->aio;
 	} else if (!rc) {
 		rc = aio_open_with(&engine->aio, &engine->aio_config, opening->ops,
 				   opening->ops_arg, &engine->log.to, error);
@@ -295,25 +291,20 @@ static int open_engine(struct nvs_engine **out, const struct opening *opening,
 	}
 	if (!rc) {
 		aio_change_holders(engine->aio, 1);
-		rc = events_open(engine, error);
+		rc = events_open(engine, error)
+			     ?: (weights ? open_files(engine, weights, error)
+					 : open_store(engine, config, block, error))
+			     ?: open_pool(engine, config, block, error)
+			     ?: (weights ? tensors_from_files(engine, weights, error)
+					 : tensors_from_manifest(engine, error))
+			     ?: note_open(engine, error);
 	}
-	if (!rc)
-		rc = opening->weights ? open_files(engine, opening->weights, error)
-				      : open_store(engine, config, block, error);
-	if (!rc)
-		rc = open_pool(engine, config, block, error);
-	if (!rc)
-		rc = opening->weights ? tensors_from_files(engine, opening->weights, error)
-				      : tensors_from_manifest(engine, error);
-	if (!rc)
-		rc = note_open(engine, error);
 	if (!rc && STATE_CHECKS) {
 		engine_lock(engine);
 		engine_check(engine);
 		engine_unlock(engine);
 	}
-	if (!rc)
-		rc = scrub_start(engine, error);
+	rc = rc ?: scrub_start(engine, error);
 	if (rc) {
 		engine_free(engine);
 		return rc;
@@ -391,11 +382,9 @@ int engine_close(struct nvs_engine *engine, struct nvs_error *error)
 	if (!engine)
 		return 0;
 	commits = engine->keep && !engine->read_only && !engine->abandoned;
-	rc = engine_check_unshared(engine, error);
-	if (!rc && commits)
-		rc = engine_check_pins(engine, error);
-	if (!rc)
-		rc = scrub_stop(engine, error);
+	rc = engine_check_unshared(engine, error)
+		     ?: (commits ? engine_check_pins(engine, error) : 0)
+		     ?: scrub_stop(engine, error);
 	if (rc)
 		return rc;
 	engine_lock(engine);
@@ -422,9 +411,8 @@ int engine_close(struct nvs_engine *engine, struct nvs_error *error)
 int nvs_engine_close(struct nvs_engine *engine, struct nvs_error *error)
 {
 	HOLD_CANCEL;
-	int rc = check_unowned(engine, "nvs_optimizer_close closes it", error);
-
-	return rc ? rc : engine_close(engine, error);
+	return check_unowned(engine, "nvs_optimizer_close closes it", error)
+		       ?: engine_close(engine, error);
 }
 
 void engine_abandon(struct nvs_engine *engine)
@@ -437,11 +425,10 @@ int nvs_engine_abandon(struct nvs_engine *engine, struct nvs_error *error)
 	HOLD_CANCEL;
 	int rc = check_unowned(engine, "nvs_optimizer_abandon closes it without a commit", error);
 
-	if (rc || !engine)
-		return rc;
 	/* A call that is refused must not make the next one leave out the commit. */
-	rc = engine_check_unshared(engine, error);
-	if (rc)
+	if (engine)
+		rc = rc ?: engine_check_unshared(engine, error);
+	if (rc || !engine)
 		return rc;
 	engine_abandon(engine);
 	return engine_close(engine, error);

@@ -82,21 +82,20 @@ static int make_rows(struct made *made, const struct nvs_engine *engine,
 	uint64_t first_bit, row_bits, length = rest->ndim ? rest->shape[0] : 0;
 
 	if (!rest->ndim)
-		return error_about(error, -EINVAL, name, 0, 0, "%s is a scalar, and has no rows",
-				   name);
+		return error_named(error, -EINVAL, name, " is a scalar, and has no rows");
 	if (!rows->count || rows->first > length || rows->count > length - rows->first)
-		return error_about(error, -EINVAL, name, 0, 0,
-				   "%s: %" PRIu64 " rows from row %" PRIu64
+		return error_named(error, -EINVAL, name,
+				   ": %" PRIu64 " rows from row %" PRIu64
 				   " are not 1 or more of its %" PRIu64,
-				   name, rows->count, rows->first, length);
+				   rows->count, rows->first, length);
 	/* The bytes of all rows are fewer than 2^59. */
 	row_bits = tensor->numel / length * nvs_dtype_bits(rest->dtype);
 	first_bit = rows->first * row_bits;
 	if (first_bit % 8 || rows->count * row_bits % 8)
-		return error_about(error, -EINVAL, name, 0, 0,
-				   "%s: rows %" PRIu64 " to %" PRIu64 " of %" PRIu64
+		return error_named(error, -EINVAL, name,
+				   ": rows %" PRIu64 " to %" PRIu64 " of %" PRIu64
 				   " bits each begin or end within a byte",
-				   name, rows->first, rows->first + rows->count, row_bits);
+				   rows->first, rows->first + rows->count, row_bits);
 	made->offset = tensor->offset + rest->skip + first_bit / 8;
 	made->nbytes = rows->count * row_bits / 8;
 	made->shape[0] = rows->count;
@@ -109,10 +108,10 @@ static int make_rows(struct made *made, const struct nvs_engine *engine,
 				  rows->first + rows->count) < sizeof(made->name))
 		name = made->name;
 	else
-		return error_about(error, -EINVAL, name, 0, 0,
-				   "%s: its rows need a name of their own: theirs would have more "
+		return error_named(error, -EINVAL, name,
+				   ": its rows need a name of their own: theirs would have more "
 				   "than %d bytes",
-				   name, NVS_NAME_MAX);
+				   NVS_NAME_MAX);
 	made->spec = (struct nvs_tensor_spec){.size = sizeof(made->spec),
 					      .name = name,
 					      .dtype = rest->dtype,
@@ -132,9 +131,8 @@ static int add_rows(struct nvs_engine *engine, const struct nvs_tensor_rows *row
 	if (rc)
 		return rc;
 	if (table_find(engine, made.spec.name))
-		return error_about(error, -EEXIST, made.spec.name, 0, 0,
-				   "%s is registered already: nvs_tensor_find returns it",
-				   made.spec.name);
+		return error_named(error, -EEXIST, made.spec.name,
+				   " is registered already: nvs_tensor_find returns it");
 	*added = table_grow(engine, 1)
 			 ? NULL
 			 : add_from_files(engine, &made.spec, made.offset, made.nbytes);

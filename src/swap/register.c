@@ -73,26 +73,25 @@ static int read_spec(struct nvs_tensor_spec *spec, const struct nvs_engine *engi
 	if (rc)
 		return rc;
 	if (!size && nvs_dtype_bits(spec->dtype))
-		return error_about(
-			error, -EINVAL, spec->name, 0, 0,
-			"%s: an element of %s has less than a byte: register the tensor's "
-			"bytes as U8",
-			spec->name, nvs_dtype_name(spec->dtype));
+		return error_named(error, -EINVAL, spec->name,
+				   ": an element of %s has less than a byte: register the tensor's "
+				   "bytes as U8",
+				   nvs_dtype_name(spec->dtype));
 	if (!size)
-		return error_about(error, -EINVAL, spec->name, 0, 0, "%s: unknown dtype %d",
-				   spec->name, (int)spec->dtype);
+		return error_named(error, -EINVAL, spec->name, ": unknown dtype %d",
+				   (int)spec->dtype);
 	if (spec->numel > INT64_MAX / size)
-		return error_about(error, -EINVAL, spec->name, 0, 0,
-				   "%s: %" PRIu64 " elements are more than can be addressed",
-				   spec->name, spec->numel);
+		return error_named(error, -EINVAL, spec->name,
+				   ": %" PRIu64 " elements are more than can be addressed",
+				   spec->numel);
 	return spec->shape ? shape_check(spec->name, spec->shape, spec->ndim, spec->numel, error)
 			   : 0;
 }
 
 static int registered_already(const char *name, struct nvs_error *error)
 {
-	return error_about(error, -EEXIST, name, 0, 0,
-			   "%s is registered already: nvs_tensor_find returns it", name);
+	return error_named(error, -EEXIST, name,
+			   " is registered already: nvs_tensor_find returns it");
 }
 
 /* What a call allocates and reserves before it adds its tensors to the table. */
@@ -273,9 +272,8 @@ int nvs_tensor_register(struct nvs_engine *engine, const struct nvs_tensor_spec 
 			struct nvs_tensor **tensors, struct nvs_error *error)
 {
 	HOLD_CANCEL;
-	int rc = check_unowned(engine, OTHER_TENSORS, error);
-
-	return rc ? rc : batch_register(engine, specs, n, tensors, error);
+	return check_unowned(engine, OTHER_TENSORS, error)
+		       ?: batch_register(engine, specs, n, tensors, error);
 }
 
 /* ---- Renaming and forgetting ---- */
@@ -283,12 +281,10 @@ int nvs_tensor_register(struct nvs_engine *engine, const struct nvs_tensor_spec 
 int batch_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const char *name,
 		 struct nvs_error *error)
 {
-	int rc = check_arguments(engine, &tensor, 1, error);
+	int rc = check_arguments(engine, &tensor, 1, error)
+			 ?: check_name(engine, name, error)
+			 ?: check_writable(engine, error);
 
-	if (!rc)
-		rc = check_name(engine, name, error);
-	if (!rc)
-		rc = check_writable(engine, error);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&engine->naming);
@@ -303,9 +299,8 @@ int nvs_tensor_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, cons
 		      struct nvs_error *error)
 {
 	HOLD_CANCEL;
-	int rc = check_unowned(engine, OTHER_TENSORS, error);
-
-	return rc ? rc : batch_rename(engine, tensor, name, error);
+	return check_unowned(engine, OTHER_TENSORS, error)
+		       ?: batch_rename(engine, tensor, name, error);
 }
 
 int batch_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
@@ -351,7 +346,6 @@ int nvs_tensor_forget(struct nvs_engine *engine, struct nvs_tensor *const *tenso
 		      struct nvs_error *error)
 {
 	HOLD_CANCEL;
-	int rc = check_unowned(engine, OTHER_TENSORS, error);
-
-	return rc ? rc : batch_forget(engine, tensors, n, error);
+	return check_unowned(engine, OTHER_TENSORS, error)
+		       ?: batch_forget(engine, tensors, n, error);
 }

@@ -49,13 +49,16 @@ int check_array(const struct nvs_engine *engine, struct nvs_tensor *const *tenso
 /* -EINVAL: as check_array(), or one of the tensors is NULL or another engine's. */
 int check_arguments(const struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		    struct nvs_error *error);
-/* 0, or -EROFS if the store is read-only. */
+/* 0, also if the engine is NULL, or -EROFS if the store is read-only. */
 int check_writable(const struct nvs_engine *engine, struct nvs_error *error);
 /*
  * Under the lock: begins a batch, to which check_in_batch() adds the i-th tensor of the call.
  * -EINVAL: it is NULL, another engine's, or in the batch already.
  */
-void begin_batch(struct nvs_engine *engine);
+static inline void begin_batch(struct nvs_engine *engine)
+{
+	engine->batch++;
+}
 int check_in_batch(const struct nvs_engine *engine, struct nvs_tensor *tensor, size_t i,
 		   struct nvs_error *error);
 /* Under the lock: -EBUSY: it is in flight from or to external memory; or that, or pinned. */

@@ -57,7 +57,7 @@ int check_arguments(const struct nvs_engine *engine, struct nvs_tensor *const *t
 
 int check_writable(const struct nvs_engine *engine, struct nvs_error *error)
 {
-	if (!engine->read_only)
+	if (!engine || !engine->read_only)
 		return 0;
 	if (engine->of_files)
 		return error_set(
@@ -73,11 +73,6 @@ int check_writable(const struct nvs_engine *engine, struct nvs_error *error)
 			 store_path(engine->store));
 }
 
-void begin_batch(struct nvs_engine *engine)
-{
-	engine->batch++;
-}
-
 int check_in_batch(const struct nvs_engine *engine, struct nvs_tensor *tensor, size_t i,
 		   struct nvs_error *error)
 {
@@ -86,8 +81,8 @@ int check_in_batch(const struct nvs_engine *engine, struct nvs_tensor *tensor, s
 	if (rc)
 		return rc;
 	if (tensor->batch == engine->batch)
-		return error_about(error, -EINVAL, tensor->rest->name, 0, 0,
-				   "%s is named twice in one batch", tensor->rest->name);
+		return error_named(error, -EINVAL, tensor->rest->name,
+				   " is named twice in one batch");
 	tensor->batch = engine->batch;
 	return 0;
 }
@@ -96,21 +91,17 @@ int check_not_external(const struct nvs_tensor *tensor, struct nvs_error *error)
 {
 	if (!is_external(tensor))
 		return 0;
-	return error_about(error, -EBUSY, tensor->rest->name, 0, 0,
-			   "%s is in flight from or to external memory: wait for it first",
-			   tensor->rest->name);
+	return error_named(error, -EBUSY, tensor->rest->name,
+			   " is in flight from or to external memory: wait for it first");
 }
 
 int check_unpinned_one(const struct nvs_tensor *tensor, struct nvs_error *error)
 {
 	int rc = check_not_external(tensor, error);
 
-	if (rc)
+	if (rc || !tensor->pins.count)
 		return rc;
-	if (!tensor->pins.count)
-		return 0;
-	return error_about(error, -EBUSY, tensor->rest->name, 0, 0,
-			   "%s is pinned: release it first", tensor->rest->name);
+	return error_named(error, -EBUSY, tensor->rest->name, " is pinned: release it first");
 }
 
 int check_unpinned(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
@@ -121,9 +112,8 @@ int check_unpinned(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 	begin_batch(engine);
 	for (size_t i = 0; i < n && !rc; i++) {
 		load_later(tensors, i, n);
-		rc = check_in_batch(engine, tensors[i], i, error);
-		if (!rc)
-			rc = check_unpinned_one(tensors[i], error);
+		rc = check_in_batch(engine, tensors[i], i, error)
+			     ?: check_unpinned_one(tensors[i], error);
 	}
 	return rc;
 }

@@ -19,11 +19,9 @@ static int await_external(struct nvs_engine *engine, struct nvs_tensor *const *t
 		.tensors = tensors, .n = n, .copying = contents ? COPIED_OUT : COPIED_NOT};
 	int rc = wait_for_engine(engine, turn, error);
 
-	for (size_t i = 0; i < n && !rc && contents; i++) {
-		rc = report_failed_write(engine, tensors[i], error);
-		if (!rc && tensor_state(tensors[i]) == NVS_EMPTY)
-			rc = no_contents(tensors[i], error);
-	}
+	for (size_t i = 0; i < n && !rc && contents; i++)
+		rc = report_failed_write(engine, tensors[i], error)
+			     ?: check_readable(tensors[i], error);
 	return rc;
 }
 
@@ -34,8 +32,8 @@ static int check_data(struct nvs_tensor *const *tensors, const void *const *data
 		return error_set(error, -EINVAL, "data is NULL");
 	for (size_t i = 0; i < n; i++)
 		if (!data[i] && tensors[i]->nbytes)
-			return error_about(error, -EINVAL, tensors[i]->rest->name, 0, 0,
-					   "%s: data[%zu] is NULL", tensors[i]->rest->name, i);
+			return error_named(error, -EINVAL, tensors[i]->rest->name,
+					   ": data[%zu] is NULL", i);
 	return 0;
 }
 
@@ -43,12 +41,10 @@ int batch_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const *ten
 			const void *const *data, size_t n, struct nvs_error *error)
 {
 	struct transfer *list = NULL;
-	int rc = check_arguments(engine, tensors, n, error);
+	int rc = check_arguments(engine, tensors, n, error)
+			 ?: check_data(tensors, data, n, error)
+			 ?: check_writable(engine, error);
 
-	if (!rc)
-		rc = check_data(tensors, data, n, error);
-	if (!rc)
-		rc = check_writable(engine, error);
 	if (rc)
 		return rc;
 	engine_lock(engine);
@@ -73,9 +69,8 @@ int nvs_tensor_swap_out_from(struct nvs_engine *engine, struct nvs_tensor *const
 			     const void *const *data, size_t n, struct nvs_error *error)
 {
 	HOLD_CANCEL;
-	int rc = check_unowned(engine, WRITE_STATE, error);
-
-	return rc ? rc : batch_swap_out_from(engine, tensors, data, n, error);
+	return check_unowned(engine, WRITE_STATE, error)
+		       ?: batch_swap_out_from(engine, tensors, data, n, error);
 }
 
 /* Pins a tensor that is in the pool while it is copied without the lock. False: it is not. */
@@ -128,10 +123,9 @@ int batch_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 {
 	struct transfer *list = NULL;
 	size_t count = 0;
-	int rc = check_arguments(engine, tensors, n, error);
+	int rc = check_arguments(engine, tensors, n, error)
+			 ?: check_data(tensors, (const void *const *)data, n, error);
 
-	if (!rc)
-		rc = check_data(tensors, (const void *const *)data, n, error);
 	if (rc)
 		return rc;
 	engine_lock(engine);
@@ -159,115 +153,99 @@ int nvs_tensor_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *t
 			  void *const *data, size_t n, struct nvs_error *error)
 {
 	HOLD_CANCEL;
-	int rc = check_unowned(engine, READ_STATE, error);
-
-	return rc ? rc : batch_swap_in_to(engine, tensors, data, n, error);
+	return check_unowned(engine, READ_STATE, error)
+		       ?: batch_swap_in_to(engine, tensors, data, n, error);
 }
 
 /* ---- Parts ---- */
 
-/* One of the ranges that check_ranges() has checked. */
-static struct nvs_tensor_range range_at(const struct nvs_tensor_range *ranges, size_t i)
-{
-	struct nvs_tensor_range range;
-	int rc = struct_in_at(&range, sizeof(range), ranges, i);
+/* The ranges of a call that have bytes, checked, and the tensors of these, each once. */
+#define RANGES_FEW 64
+struct ranged {
+	size_t n, ntensors;
+	struct nvs_tensor_range *ranges, few[RANGES_FEW];
+	struct nvs_tensor **tensors, *few_tensors[RANGES_FEW];
+};
 
-	assert(!rc);
-	(void)rc;
-	return range;
+static void ranged_free(struct ranged *ranged)
+{
+	if (ranged->ranges == ranged->few)
+		return;
+	free(ranged->ranges);
+	free(ranged->tensors);
 }
 
-/* Without the lock: the tensors of which bytes are named, each once, in `few` if it has room, else
- * in memory that ranged_free() frees; NULL without memory. */
-#define RANGED_FEW 64
-static struct nvs_tensor **ranged_tensors(struct nvs_engine *engine,
-					  const struct nvs_tensor_range *ranges, size_t n,
-					  struct nvs_tensor *few[RANGED_FEW], size_t *count,
-					  struct nvs_error *error)
+/* Without the lock. -EINVAL: the engine or the array is NULL, or a range is not one of its tensor;
+ * -E2BIG: it has fields of a later version; -ENOMEM. */
+static int ranged_take(struct ranged *taken, struct nvs_engine *engine,
+		       const struct nvs_tensor_range *ranges, size_t n, struct nvs_error *error)
 {
-	struct nvs_tensor **tensors = few;
-
-	*count = 0;
-	if (n > RANGED_FEW)
-		tensors = calloc(n, sizeof(struct nvs_tensor *));
-	if (!tensors) {
-		error_set(error, -ENOMEM, "out of memory for %zu parts of tensors", n);
-		return NULL;
-	}
-	engine_lock(engine);
-	begin_batch(engine);
-	for (size_t i = 0; i < n; i++) {
-		struct nvs_tensor_range range = range_at(ranges, i);
-
-		if (!range.nbytes)
-			continue;
-		if (range.tensor->batch != engine->batch)
-			tensors[(*count)++] = range.tensor;
-		range.tensor->batch = engine->batch;
-	}
-	engine_unlock(engine);
-	return tensors;
-}
-
-static void ranged_free(struct nvs_tensor *few[RANGED_FEW], struct nvs_tensor **tensors)
-{
-	if (tensors != few)
-		free(tensors);
-}
-
-/* -EINVAL: the engine or the array is NULL, or a range is not one of its tensor; -E2BIG: it has
- * fields of a later version. */
-static int check_ranges(const struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
-			size_t n, struct nvs_error *error)
-{
-	struct nvs_tensor_range range;
-	uint64_t nbytes;
+	bool few = n <= RANGES_FEW;
 	int rc = 0;
 
 	if (!engine || (n && !ranges))
 		return error_set(error, -EINVAL, "%s is NULL", engine ? "ranges" : "engine");
+	taken->n = taken->ntensors = 0;
+	taken->ranges = few ? taken->few : calloc(n, sizeof(*taken->ranges));
+	taken->tensors = few ? taken->few_tensors : calloc(n, sizeof(struct nvs_tensor *));
+	if (!taken->ranges || !taken->tensors)
+		rc = error_set(error, -ENOMEM, "out of memory for %zu parts of tensors", n);
 	for (size_t i = 0; i < n && !rc; i++) {
-		rc = struct_in_at(&range, sizeof(range), ranges, i);
+		struct nvs_tensor_range *range = &taken->ranges[taken->n];
+		uint64_t nbytes;
+
+		rc = struct_in_at(range, sizeof(*range), ranges, i);
 		if (rc)
-			return struct_refused(error, rc, "nvs_tensor_range", "ranges[%zu]", i);
-		rc = check_tensor(engine, range.tensor, i, error);
+			struct_refused(error, rc, "nvs_tensor_range", "ranges[%zu]", i);
+		else
+			rc = check_tensor(engine, range->tensor, i, error);
 		if (rc)
 			break;
-		nbytes = range.tensor->nbytes;
-		if (range.offset > nbytes || range.nbytes > nbytes - range.offset)
-			rc = error_about(error, -EINVAL, range.tensor->rest->name, 0, range.offset,
-					 "%s: %" PRIu64 " bytes from offset %" PRIu64
-					 " are not within its %" PRIu64 " bytes",
-					 range.tensor->rest->name, range.nbytes, range.offset,
-					 nbytes);
-		else if (range.nbytes && !range.data)
-			rc = error_about(error, -EINVAL, range.tensor->rest->name, 0, 0,
-					 "%s: the data of ranges[%zu] is NULL",
-					 range.tensor->rest->name, i);
+		nbytes = range->tensor->nbytes;
+		if (range->offset > nbytes || range->nbytes > nbytes - range->offset)
+			rc = error_about(
+				error, -EINVAL, range->tensor->rest->name, 0, range->offset,
+				"%s: %" PRIu64 " bytes from offset %" PRIu64
+				" are not within its %" PRIu64 " bytes",
+				range->tensor->rest->name, range->nbytes, range->offset, nbytes);
+		else if (range->nbytes && !range->data)
+			rc = error_named(error, -EINVAL, range->tensor->rest->name,
+					 ": the data of ranges[%zu] is NULL", i);
+		taken->n += range->nbytes > 0;
 	}
-	return rc;
+	if (rc) {
+		ranged_free(taken);
+		return rc;
+	}
+	engine_lock(engine);
+	begin_batch(engine);
+	for (size_t i = 0; i < taken->n; i++) {
+		struct nvs_tensor *tensor = taken->ranges[i].tensor;
+
+		if (tensor->batch != engine->batch)
+			taken->tensors[taken->ntensors++] = tensor;
+		tensor->batch = engine->batch;
+	}
+	engine_unlock(engine);
+	return 0;
 }
 
 /* Backwards, so that the first part of each tensor is read first. */
-static size_t begin_parts(struct nvs_engine *engine, const struct nvs_tensor_range *ranges,
-			  size_t n, struct part **spare)
+static size_t begin_parts(struct nvs_engine *engine, const struct ranged *ranged,
+			  struct part **spare)
 {
 	size_t count = 0;
 
-	while (n--) {
-		struct nvs_tensor_range range = range_at(ranges, n);
-		struct nvs_tensor *tensor = range.tensor;
+	for (size_t i = ranged->n; i--;) {
+		const struct nvs_tensor_range *range = &ranged->ranges[i];
+		struct nvs_tensor *tensor = range->tensor;
 
-		if (!range.nbytes)
-			continue;
 		if (is_external(tensor)) {
-			lend_before(tensor, range.data, range.offset, range.nbytes, spare);
-			continue;
+			lend_before(tensor, range->data, range->offset, range->nbytes, spare);
+		} else if (!tensor->rest->copy_pin && !begin_copy(engine, tensor)) {
+			lend(tensor, range->data, range->offset, range->nbytes);
+			engine->scratch[count++] = tensor;
 		}
-		if (tensor->rest->copy_pin || begin_copy(engine, tensor))
-			continue;
-		lend(tensor, range.data, range.offset, range.nbytes);
-		engine->scratch[count++] = tensor;
 	}
 	return count;
 }
@@ -277,38 +255,31 @@ int nvs_tensor_read(struct nvs_engine *engine, const struct nvs_tensor_range *ra
 {
 	HOLD_CANCEL;
 	struct transfer *list = NULL;
-	struct nvs_tensor *few[RANGED_FEW], **tensors;
 	struct part *spare = NULL;
-	size_t count = 0;
-	int rc = check_unowned(engine, READ_STATE, error);
+	struct ranged ranged;
+	int rc = check_unowned(engine, READ_STATE, error)
+			 ?: ranged_take(&ranged, engine, ranges, n, error);
 
-	if (!rc)
-		rc = check_ranges(engine, ranges, n, error);
-	if (rc || !n)
+	if (rc)
 		return rc;
-	tensors = ranged_tensors(engine, ranges, n, few, &count, error);
-	if (!tensors)
-		return -ENOMEM;
 	engine_lock(engine);
-	rc = await_external(engine, tensors, count, true, error);
+	rc = await_external(engine, ranged.tensors, ranged.ntensors, true, error);
 	/* Parts beyond the first of each tensor. */
-	if (!rc && !parts_alloc(&spare, n - count))
+	if (!rc && !parts_alloc(&spare, ranged.n - ranged.ntensors))
 		rc = error_set(error, -ENOMEM, "out of memory for %zu parts of tensors", n);
 	if (!rc) {
-		trace_calls(engine, TRACE_READ_PART, tensors, count);
-		list = runs_build(engine, engine->scratch, begin_parts(engine, ranges, n, &spare),
+		trace_calls(engine, TRACE_READ_PART, ranged.tensors, ranged.ntensors);
+		list = runs_build(engine, engine->scratch, begin_parts(engine, &ranged, &spare),
 				  NVS_READ);
 	}
 	engine_unlock(engine);
 	parts_free(spare);
-	for (size_t i = 0; i < n && !rc; i++) {
-		struct nvs_tensor_range range = range_at(ranges, i);
-
-		copy_pinned(range.tensor, range.data, range.offset, range.nbytes);
-	}
+	for (size_t i = 0; i < ranged.n && !rc; i++)
+		copy_pinned(ranged.ranges[i].tensor, ranged.ranges[i].data, ranged.ranges[i].offset,
+			    ranged.ranges[i].nbytes);
 	if (!rc)
-		end_reading(engine, tensors, count, list);
-	ranged_free(few, tensors);
+		end_reading(engine, ranged.tensors, ranged.ntensors, list);
+	ranged_free(&ranged);
 	return rc;
 }
 
@@ -317,31 +288,25 @@ int nvs_tensor_write(struct nvs_engine *engine, const struct nvs_tensor_range *r
 {
 	HOLD_CANCEL;
 	uint64_t pin, deadline = deadline_ns(timeout_ms);
-	struct nvs_tensor *few[RANGED_FEW], **tensors;
-	size_t ntensors;
-	int rc = check_unowned(engine, WRITE_STATE, error);
+	struct ranged ranged;
+	int rc = check_unowned(engine, WRITE_STATE, error)
+			 ?: check_writable(engine, error)
+			 ?: ranged_take(&ranged, engine, ranges, n, error);
 
-	if (!rc)
-		rc = check_ranges(engine, ranges, n, error);
-	if (!rc)
-		rc = check_writable(engine, error);
-	if (rc || !n)
+	if (rc)
 		return rc;
-	tensors = ranged_tensors(engine, ranges, n, few, &ntensors, error);
-	if (!tensors)
-		return -ENOMEM;
-	rc = pin_to_copy(engine, tensors, ntensors, deadline, &pin, error);
+	rc = pin_to_copy(engine, ranged.tensors, ranged.ntensors, deadline, &pin, error);
 	if (!rc) {
-		rc = wait_until(engine, tensors, ntensors, pin, deadline, error);
-		for (size_t i = 0; i < n && !rc; i++) {
-			struct nvs_tensor_range range = range_at(ranges, i);
+		rc = wait_until(engine, ranged.tensors, ranged.ntensors, pin, deadline, error);
+		for (size_t i = 0; i < ranged.n && !rc; i++) {
+			const struct nvs_tensor_range *range = &ranged.ranges[i];
 
-			if (range.nbytes)
-				memcpy(first_byte(range.tensor) + range.offset, range.data,
-				       range.nbytes);
+			memcpy(first_byte(range->tensor) + range->offset, range->data,
+			       range->nbytes);
 		}
-		end_copies(engine, tensors, ntensors, pin, rc ? NVS_CLEAN : NVS_DIRTY);
+		end_copies(engine, ranged.tensors, ranged.ntensors, pin,
+			   rc ? NVS_CLEAN : NVS_DIRTY);
 	}
-	ranged_free(few, tensors);
+	ranged_free(&ranged);
 	return rc;
 }

@@ -89,21 +89,17 @@ static int check_and_collect(struct nvs_engine *engine, const struct request *re
 		struct nvs_tensor *tensor = request->tensors[i];
 
 		load_later(request->tensors, i, request->n);
-		rc = check_in_batch(engine, tensor, i, error);
-		if (!rc)
-			rc = check_not_external(tensor, error);
-		/* A read would return older contents than the caller has written. */
-		if (!rc && request->contents && tensor->unreported)
-			rc = report_failed_write(engine, tensor, error);
+		rc = check_in_batch(engine, tensor, i, error) ?: check_not_external(tensor, error);
+		/* After a failed write, a read would return older contents than the caller's. */
+		if (request->contents)
+			rc = rc ?: report_failed_write(engine, tensor, error)
+				?: check_readable(tensor, error);
 		if (rc)
 			break;
-		if (request->contents && tensor_state(tensor) == NVS_EMPTY)
-			return no_contents(tensor, error);
 		if (request->contents && is_unwritten(tensor))
-			return error_about(error, -EBUSY, tensor->rest->name, 0, 0,
-					   "%s is pinned for new contents, which are not released "
-					   "yet: release it first",
-					   tensor->rest->name);
+			return error_named(error, -EBUSY, tensor->rest->name,
+					   " is pinned for new contents, which are not released "
+					   "yet: release it first");
 		if (tensor->extent > pool_bytes(engine->pool))
 			return too_large(engine, tensor, error);
 		if (!pins_reserve(&tensor->pins))
@@ -162,10 +158,9 @@ static int write_before_pin(struct nvs_engine *engine, const struct request *req
 		struct nvs_tensor *tensor = request->tensors[i];
 
 		if (has_pinned_contents(tensor))
-			return error_about(error, -EBUSY, tensor->rest->name, 0, 0,
-					   "%s is pinned with its contents by another call: "
-					   "release it first",
-					   tensor->rest->name);
+			return error_named(error, -EBUSY, tensor->rest->name,
+					   " is pinned with its contents by another call: "
+					   "release it first");
 		if (!is_dirty(tensor) || !tensor->extent)
 			continue;
 		if (tensor->status && engine->moves.write_failures != failures)
@@ -291,36 +286,28 @@ static int try_to_pin(struct nvs_engine *engine, const struct request *request,
 static int report_lack(const struct nvs_engine *engine, const struct request *request,
 		       enum lack lack, int code, struct nvs_error *error)
 {
+	bool late = code == -ETIMEDOUT;
 	char text[SHORTAGE_TEXT_BYTES];
 	size_t n = request->n;
 
-	switch (lack) {
-	case LACKS_LANDING:
+	if (lack == LACKS_LANDING)
 		return error_set(error, code,
 				 "a batch of %zu tensor%s can't be pinned while one of them is in "
 				 "flight or being copied, or an earlier call or a commit goes "
 				 "first: %s",
 				 n, plural(n), nvs_strerror(code));
-	case LACKS_TURN:
+	if (lack == LACKS_TURN)
 		return error_set(error, code,
 				 "the pool has no room for a batch of %zu tensor%s before calls "
 				 "that came earlier have theirs: %s",
 				 n, plural(n), nvs_strerror(code));
-	case LACKS_ROOM:
-	case LACKS_NOTHING:
-		break;
-	}
 	assert(lack == LACKS_ROOM);
-	if (code != -ETIMEDOUT)
-		return error_cause(error, NVS_CAUSE_ROOM, NULL,
-				   error_set(error, code,
-					     "the pool has no room for a batch of %zu tensor%s: %s",
-					     n, plural(n), nvs_strerror(code)));
-	shortage_text(engine, text);
-	return error_cause(error, NVS_CAUSE_ROOM, NULL,
-			   error_set(error, code,
-				     "the pool has no room in time for a batch of %zu tensor%s: %s",
-				     n, plural(n), text));
+	if (late)
+		shortage_text(engine, text);
+	return error_cause(
+		error, NVS_CAUSE_ROOM, NULL,
+		error_set(error, code, "the pool has no room%s for a batch of %zu tensor%s: %s",
+			  late ? " in time" : "", n, plural(n), late ? text : nvs_strerror(code)));
 }
 
 /*
@@ -430,8 +417,8 @@ static int pin_all(struct nvs_engine *engine, const struct request *request, uin
 	*pin = 0;
 	rc = check_array(engine, request->tensors, request->n, error);
 	/* New contents could not be written. */
-	if (!rc && !request->contents)
-		rc = check_writable(engine, error);
+	if (!request->contents)
+		rc = rc ?: check_writable(engine, error);
 	if (rc)
 		return rc;
 	engine_lock(engine);
@@ -455,16 +442,14 @@ static int pin_all(struct nvs_engine *engine, const struct request *request, uin
 		rc = 0;
 		for (size_t i = 0; i < request->n && !rc && !request->contents; i++)
 			rc = check_overdue(engine, request->tensors[i], error);
-		if (!rc)
-			rc = check_hung(engine, error);
+		rc = rc ?: check_hung(engine, error);
 		/* A call that does not wait can't observe the failure of its write-backs: the next
 		 * one reports it. */
 		if (!rc && !deadline)
 			rc = attempt.failed_again
 				     ? write_back_failed(engine, error)
 				     : report_lack(engine, request, attempt.lack, -EAGAIN, error);
-		if (!rc)
-			rc = wait_for_change(engine, request, &attempt, &waiting, deadline, error);
+		rc = rc ?: wait_for_change(engine, request, &attempt, &waiting, deadline, error);
 		if (rc)
 			break;
 	}
@@ -473,8 +458,7 @@ static int pin_all(struct nvs_engine *engine, const struct request *request, uin
 		*pin = engine->last_pin;
 		trace_calls(engine, request->contents ? TRACE_SWAP_IN : TRACE_LEASE,
 			    request->tensors, request->n);
-		list = join(attempt.list, keep_to_budget(engine, false));
-		list = join(list, move_ahead(engine));
+		list = join(join(attempt.list, keep_to_budget(engine, false)), move_ahead(engine));
 	}
 	engine_unlock(engine);
 	launch(engine, list);
@@ -497,7 +481,7 @@ int nvs_tensor_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors,
 
 	if (rc && pin)
 		*pin = 0;
-	return rc ? rc : batch_pin(engine, tensors, n, timeout_ms, pin, error);
+	return rc ?: batch_pin(engine, tensors, n, timeout_ms, pin, error);
 }
 
 int batch_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
@@ -516,7 +500,7 @@ int nvs_tensor_swap_in(struct nvs_engine *engine, struct nvs_tensor *const *tens
 
 	if (rc && pin)
 		*pin = 0;
-	return rc ? rc : batch_swap_in(engine, tensors, n, timeout_ms, pin, error);
+	return rc ?: batch_swap_in(engine, tensors, n, timeout_ms, pin, error);
 }
 
 int pin_to_copy(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
@@ -531,18 +515,11 @@ int pin_to_copy(struct nvs_engine *engine, struct nvs_tensor *const *tensors, si
 int engine_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 	       uint64_t *pin, struct nvs_error *error)
 {
-	int rc;
+	int rc = batch_swap_in(engine, tensors, n, -1, pin, error)
+			 ?: batch_wait(engine, tensors, n, *pin, -1, error);
 
-	unlocked_check(engine);
-	rc = batch_swap_in(engine, tensors, n, -1, pin, error);
-	if (rc)
-		return rc;
-	rc = batch_wait(engine, tensors, n, *pin, -1, error);
-	if (!rc)
-		return 0;
-	assert(*pin);
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = 0; i < n && rc && *pin; i++)
 		engine_unpin(engine, tensors[i], *pin);
-	*pin = 0;
+	*pin = rc ? 0 : *pin;
 	return rc;
 }

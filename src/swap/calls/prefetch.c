@@ -72,9 +72,8 @@ long batch_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 	begin_batch(engine);
 	for (size_t i = 0; i < n && !rc; i++) {
 		load_later(tensors, i, n);
-		rc = check_in_batch(engine, tensors[i], i, error);
-		if (!rc && tensor_state(tensors[i]) == NVS_EMPTY)
-			rc = no_contents(tensors[i], error);
+		rc = check_in_batch(engine, tensors[i], i, error)
+			     ?: check_readable(tensors[i], error);
 	}
 	if (!rc)
 		rc = (long)read_ahead(engine, tensors, n, &list);
@@ -89,7 +88,6 @@ long nvs_tensor_prefetch(struct nvs_engine *engine, struct nvs_tensor *const *te
 			 struct nvs_error *error)
 {
 	HOLD_CANCEL;
-	long rc = check_unowned(engine, READ_STATE, error);
-
-	return rc ? rc : batch_prefetch(engine, tensors, n, error);
+	return check_unowned(engine, READ_STATE, error)
+		       ?: batch_prefetch(engine, tensors, n, error);
 }

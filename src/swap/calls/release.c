@@ -51,15 +51,12 @@ int batch_release(struct nvs_engine *engine, struct nvs_tensor *const *tensors, 
 		if (rc || pin_failed(tensors[i], pin))
 			continue;
 		if (tensors[i]->io == IO_READING)
-			rc = error_about(error, -EBUSY, tensors[i]->rest->name, 0, 0,
-					 "%s is still being read: wait for it before releasing it",
-					 tensors[i]->rest->name);
+			rc = error_named(error, -EBUSY, tensors[i]->rest->name,
+					 " is still being read: wait for it before releasing it");
 		else if (tensors[i]->io == IO_WRITING && how == NVS_DIRTY)
-			rc = error_about(
-				error, -EBUSY, tensors[i]->rest->name, 0, 0,
-				"%s is still being written: wait for it before changing it "
-				"and releasing it dirty",
-				tensors[i]->rest->name);
+			rc = error_named(error, -EBUSY, tensors[i]->rest->name,
+					 " is still being written: wait for it before changing it "
+					 "and releasing it dirty");
 	}
 	for (size_t i = 0; i < n && !rc; i++)
 		end_pin(engine, tensors[i], pin, how);
@@ -77,9 +74,8 @@ int nvs_tensor_release(struct nvs_engine *engine, struct nvs_tensor *const *tens
 		       uint64_t pin, enum nvs_how how, struct nvs_error *error)
 {
 	HOLD_CANCEL;
-	int rc = check_unowned(engine, WRITE_STATE, error);
-
-	return rc ? rc : batch_release(engine, tensors, n, pin, how, error);
+	return check_unowned(engine, WRITE_STATE, error)
+		       ?: batch_release(engine, tensors, n, pin, how, error);
 }
 
 static void unpin_one(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64_t pin,
@@ -173,7 +169,6 @@ int nvs_tensor_swap_out(struct nvs_engine *engine, struct nvs_tensor *const *ten
 			struct nvs_error *error)
 {
 	HOLD_CANCEL;
-	int rc = check_unowned(engine, WRITE_STATE, error);
-
-	return rc ? rc : batch_swap_out(engine, tensors, n, error);
+	return check_unowned(engine, WRITE_STATE, error)
+		       ?: batch_swap_out(engine, tensors, n, error);
 }

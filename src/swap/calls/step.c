@@ -11,22 +11,6 @@
 #include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 
-static void step_check(const struct nvs_engine *engine)
-{
-	if (!STATE_CHECKS)
-		return;
-
-	const struct step *step = &engine->step;
-
-	lock_check(engine);
-	assert(!step->begun || (step->from_ns && engine->plan.step));
-	assert(step->stalls || !step->stall_ns);
-	assert(step->swapped[NVS_READ] <= engine->moves.swapped[NVS_READ]);
-	assert(step->swapped[NVS_WRITE] <= engine->moves.swapped[NVS_WRITE]);
-	assert(!step->begun || engine->plan.lost ||
-	       step->hits + step->misses <= engine->plan.nrecorded);
-}
-
 void step_access(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
 		 bool contents)
 {
@@ -41,22 +25,16 @@ void step_access(struct nvs_engine *engine, struct nvs_tensor *const *tensors, s
 		step->hits += contents && found;
 		step->misses += contents && !found;
 	}
-	step_check(engine);
 }
 
 void step_stalled(struct nvs_engine *engine, uint64_t from_ns)
 {
 	struct step *step = &engine->step;
-	uint64_t now;
 
 	if (!step->begun)
 		return;
-	now = clock_ns();
-	if (from_ns < step->from_ns)
-		from_ns = step->from_ns;
 	step->stalls++;
-	step->stall_ns += now - from_ns;
-	step_check(engine);
+	step->stall_ns += clock_ns() - max_u64(from_ns, step->from_ns);
 }
 
 void trace_wait(const struct nvs_engine *engine, const struct nvs_tensor *tensor, uint64_t from_ns)
@@ -111,12 +89,11 @@ int nvs_engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 	HOLD_CANCEL;
 	struct transfer *list = NULL;
 	struct step *step;
-	int rc = check_unowned(engine, "nvs_optimizer_step takes a step", error);
+	int rc = check_unowned(engine, "nvs_optimizer_step takes a step", error)
+			 ?: check_array(engine, NULL, 0, error);
 
 	if (rc)
 		return rc;
-	if (!engine)
-		return error_set(error, -EINVAL, "engine is NULL");
 	step = &engine->step;
 	engine_lock(engine);
 	if (step->begun) {
@@ -128,7 +105,6 @@ int nvs_engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 		step->swapped[NVS_WRITE] = engine->moves.swapped[NVS_WRITE];
 		step->drive_written = store_written(engine->store);
 		plan_begin(&engine->plan);
-		step_check(engine);
 		list = move_ahead(engine);
 		trace_call(engine->trace, TRACE_STEP_BEGIN, clock_ns(), &no_tensor);
 	}
@@ -143,12 +119,11 @@ int nvs_engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struc
 	struct nvs_step_io full;
 	struct step *step;
 	uint64_t now;
-	int rc = check_unowned(engine, "nvs_optimizer_step takes a step", error);
+	int rc = check_unowned(engine, "nvs_optimizer_step takes a step", error)
+			 ?: check_array(engine, NULL, 0, error);
 
 	if (rc)
 		return rc;
-	if (!engine)
-		return error_set(error, -EINVAL, "engine is NULL");
 	if (io && !struct_sized(io))
 		return error_set(error, -EINVAL, "the size of *io is not set");
 	engine_lock(engine);
@@ -158,7 +133,6 @@ int nvs_engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struc
 		rc = error_set(error, -EBUSY,
 			       "no step has begun: call nvs_engine_step_begin first");
 	} else {
-		step_check(engine);
 		full = (struct nvs_step_io){
 			.size = sizeof(full),
 			.wall_ns = now - step->from_ns,

@@ -38,8 +38,8 @@ static int wait_for(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 	if (is_overdue(tensor))
 		return check_overdue(engine, tensor, error);
 	if (rc)
-		error_about(error, rc, tensor->rest->name, 0, 0, "%s is still in flight: %s",
-			    tensor->rest->name, nvs_strerror(rc));
+		error_named(error, rc, tensor->rest->name, " is still in flight: %s",
+			    nvs_strerror(rc));
 	return rc;
 }
 
@@ -56,9 +56,8 @@ int wait_until(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 	engine_lock(engine);
 	for (size_t i = 0; i < n && !rc; i++) {
 		load_later(tensors, i, n);
-		rc = check_tensor(engine, tensors[i], i, error);
-		if (!rc && pin)
-			rc = pin_check(tensors[i], pin, error);
+		rc = check_tensor(engine, tensors[i], i, error)
+			     ?: (pin ? pin_check(tensors[i], pin, error) : 0);
 		if (rc)
 			break;
 		moving = moving || in_flight(tensors[i]);
@@ -77,13 +76,14 @@ int wait_until(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 	/* The first failure of the transfers that have landed; of a pin, of its own read. */
 	for (size_t i = 0, count = !rc && (moving || failed) ? n : 0; i < count; i++) {
 		if (!rc && pin_failed(tensors[i], pin))
-			rc = pin_error(engine, tensors[i], error);
+			rc = moving_error(engine, tensors[i], NVS_READ, tensors[i]->pins.status,
+					  tensors[i]->pins.error_offset, error);
 		else if (!rc && !pin && tensors[i]->status)
 			rc = tensor_error(engine, tensors[i], error);
 		if (!pin && tensors[i]->unreported) {
 			int unreported = report_failed_write(engine, tensors[i], rc ? NULL : error);
 
-			rc = rc ? rc : unreported;
+			rc = rc ?: unreported;
 		}
 	}
 	if (!rc)
@@ -102,9 +102,8 @@ int nvs_tensor_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors
 		    uint64_t pin, int timeout_ms, struct nvs_error *error)
 {
 	HOLD_CANCEL;
-	int rc = check_unowned(engine, "its calls wait for their transfers", error);
-
-	return rc ? rc : batch_wait(engine, tensors, n, pin, timeout_ms, error);
+	return check_unowned(engine, "its calls wait for their transfers", error)
+		       ?: batch_wait(engine, tensors, n, pin, timeout_ms, error);
 }
 
 int engine_wait_landed(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
@@ -151,13 +150,11 @@ int wait_for_engine(struct nvs_engine *engine, struct turn turn, struct nvs_erro
 		(void)events_wait(engine, 1, UINT64_MAX);
 	}
 	turn_end(engine, &turn);
-	if (!rc)
-		rc = check_unpinned(engine, turn.tensors, turn.n, error);
+	rc = rc ?: check_unpinned(engine, turn.tensors, turn.n, error);
 	for (size_t i = 0; i < turn.n && !rc; i++)
 		if (in_flight(turn.tensors[i]))
-			rc = error_about(error, -EBUSY, turn.tensors[i]->rest->name, 0, 0,
-					 "%s is in flight: wait for it first",
-					 turn.tensors[i]->rest->name);
+			rc = error_named(error, -EBUSY, turn.tensors[i]->rest->name,
+					 " is in flight: wait for it first");
 	return rc;
 }
 
@@ -194,12 +191,11 @@ int nvs_engine_keep_place(struct nvs_engine *engine, bool keep, struct nvs_error
 {
 	HOLD_CANCEL;
 	struct kept_place *place, *new = NULL;
-	int rc = check_unowned(engine, "its calls wait for their transfers", error);
+	int rc = check_unowned(engine, "its calls wait for their transfers", error)
+			 ?: check_array(engine, NULL, 0, error);
 
 	if (rc)
 		return rc;
-	if (!engine)
-		return error_set(error, -EINVAL, "engine is NULL");
 	if (keep && !(new = malloc(sizeof(*new))))
 		return error_set(error, -ENOMEM, "out of memory for a place among waiting calls");
 	engine_lock(engine);

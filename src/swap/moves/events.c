@@ -148,17 +148,12 @@ static void *events_main(void *arg)
 int events_open(struct nvs_engine *engine, struct nvs_error *error)
 {
 	struct events *events = &engine->events;
-	int rc = completions_open(&events->completions);
+	int rc;
 
-	if (rc)
-		return error_set(error, rc, "out of memory while opening the engine");
 	pthread_mutex_init(&events->lock, NULL);
-	rc = sums_open(engine);
-	if (rc)
-		return error_set(error, rc, "out of memory while opening the engine");
-	rc = events_start(engine);
-	if (!rc)
-		rc = log_start(&engine->log);
+	if (completions_open(&events->completions) || sums_open(engine))
+		return error_no_memory(error, "opening the engine");
+	rc = events_start(engine) ?: log_start(&engine->log);
 	return rc ? error_set(error, rc, "can't start the engine's threads: %s",
 			      thread_strerror(rc))
 		  : 0;

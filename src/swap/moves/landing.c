@@ -5,6 +5,57 @@
  */
 #include "swap/moves/moves.h"
 
+/* ---- Runs in flight for longer than io_timeout_ms; they stay in flight and land like others ---- */
+
+int check_overdue(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
+		  struct nvs_error *error)
+{
+	if (!is_overdue(tensor))
+		return 0;
+	return aio_describe_overdue(engine->aio, &tensor->run_first->rest->transfer,
+				    tensor->rest->name, error);
+}
+
+void runs_overdue(struct nvs_engine *engine)
+{
+	for (size_t i = 0; i < engine->ntensors; i++) {
+		struct nvs_tensor *first = engine->tensors[i];
+		struct nvs_error error = {.size = sizeof(error)};
+		uint64_t offset;
+
+		if (!in_flight(first) || first->run_first != first || is_overdue(first) ||
+		    !aio_is_overdue(engine->aio, &first->rest->transfer, &offset))
+			continue;
+		for (struct nvs_tensor *tensor = first; tensor; tensor = tensor->run_next)
+			tensor->hangs_at = offset;
+		engine->moves.overdue[first->rest->transfer.direction]++;
+		check_overdue(engine, first, &error);
+		log_later(&engine->log, NVS_LOG_ERROR, "%s", error.text);
+	}
+}
+
+int first_overdue(const struct nvs_engine *engine, bool writes_alone, struct nvs_error *error)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < engine->ntensors && !rc; i++)
+		if (!writes_alone || tensor_state(engine->tensors[i]) == NVS_WRITING)
+			rc = check_overdue(engine, engine->tensors[i], error);
+	assert(rc || (!engine->moves.overdue[NVS_WRITE] &&
+		      (writes_alone || !engine->moves.overdue[NVS_READ])));
+	return rc;
+}
+
+int check_hung(const struct nvs_engine *engine, struct nvs_error *error)
+{
+	uint64_t hung = engine->moves.overdue[NVS_READ] + engine->moves.overdue[NVS_WRITE];
+
+	return hung && hung == runs_in_flight(&engine->moves) ? first_overdue(engine, false, error)
+							      : 0;
+}
+
+/* ---- Landing ---- */
+
 static void landed_read(struct nvs_engine *engine, struct nvs_tensor *tensor, enum origin origin)
 {
 	if (!tensor->status && sums_compared(engine, tensor)) {
@@ -116,7 +167,12 @@ static size_t land(struct nvs_engine *engine, const struct transfer *run, size_t
 	uint64_t error_offset = run->error_offset;
 
 	run_members_check(run);
-	landed_late(engine, run);
+	if (is_overdue(tensor)) {
+		engine->moves.overdue[direction]--;
+		log_later(&engine->log, NVS_LOG_WARNING, "%s: %s completed late: %s",
+			  tensor->rest->name, direction == NVS_WRITE ? "writing" : "reading",
+			  nvs_strerror(status));
+	}
 	run_ends(engine, tensor);
 	while (tensor) {
 		struct nvs_tensor *next = tensor->run_next;
@@ -124,6 +180,7 @@ static size_t land(struct nvs_engine *engine, const struct transfer *run, size_t
 		bool external = is_external(tensor);
 
 		load_in_run(tensor);
+		tensor->hangs_at = NOWHERE;
 		tensor->status = status;
 		tensor->status_direction = direction;
 		if (status)

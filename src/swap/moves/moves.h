@@ -27,10 +27,16 @@ struct transfer *runs_build_own(struct nvs_engine *engine, struct nvs_tensor **t
 struct transfer *runs_build_held(struct nvs_engine *engine);
 /* Without the lock: submits them, and computes the checksums of writes while they are in flight. */
 void launch(struct nvs_engine *engine, struct transfer *list);
-/* Under the lock: the run in flight is now among those of that priority; and it has landed. */
-void run_moves_to(struct nvs_engine *engine, struct nvs_tensor *first,
-		  enum transfer_priority priority);
+/* Under the lock: the run has landed. */
 void run_ends(struct nvs_engine *engine, struct nvs_tensor *first);
+
+/* Under the lock: */
+/* A call waits for the tensor: its run goes before those that no call waits for. */
+void tensor_promote(struct nvs_engine *engine, const struct nvs_tensor *tensor);
+/* The same for runs that are built and not launched yet. */
+void runs_promote_new(struct nvs_engine *engine, struct transfer *list);
+/* The same for runs in flight that make room for a call that waits for `need` bytes of the pool. */
+void room_promote(struct nvs_engine *engine, uint64_t need);
 
 /*
  * With STATE_CHECKS, on both sides of the drive: asserts of each run of a list that its transfer
@@ -39,14 +45,6 @@ void run_ends(struct nvs_engine *engine, struct nvs_tensor *first);
  */
 void runs_check(const struct transfer *list);
 void run_members_check(const struct transfer *run);
-
-/* ---- promote.c: under the lock ---- */
-/* A call waits for the tensor: its run goes before those that no call waits for. */
-void tensor_promote(struct nvs_engine *engine, const struct nvs_tensor *tensor);
-/* The same for runs that are built and not launched yet. */
-void runs_promote_new(struct nvs_engine *engine, struct transfer *list);
-/* The same for runs in flight that make room for a call that waits for `need` bytes of the pool. */
-void room_promote(struct nvs_engine *engine, uint64_t need);
 
 /* ---- ahead.c: under the lock ---- */
 /* Transfers that the plan calls for now, to be launched. */
@@ -73,19 +71,6 @@ struct transfer *sums_filter(struct nvs_engine *engine, struct transfer *list);
  * there was none to compute. */
 bool sums_work(struct nvs_engine *engine, struct transfer **landed);
 
-/* ---- overdue.c: under the lock ---- */
-/* Marks runs that have become overdue. */
-void runs_overdue(struct nvs_engine *engine);
-/* A run lands that was perhaps overdue. */
-void landed_late(struct nvs_engine *engine, const struct transfer *run);
-/* -ETIMEDOUT if the tensor is overdue, else 0. */
-int check_overdue(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
-		  struct nvs_error *error);
-/* -ETIMEDOUT if a write, or any run, is overdue, else 0. */
-int first_overdue(const struct nvs_engine *engine, bool writes_alone, struct nvs_error *error);
-/* -ETIMEDOUT if runs are in flight and all of them are overdue, else 0. */
-int check_hung(const struct nvs_engine *engine, struct nvs_error *error);
-
 /* ---- landing.c ---- */
 /* Without the lock: fails completed reads of files that are not as they were when their headers
  * were read, -ESTALE. */
@@ -95,6 +80,17 @@ void runs_trace(const struct nvs_engine *engine, const struct transfer *list);
 /* Under the lock: lands completed runs. Returns those that read the next parts of their tensors, to
  * be launched. */
 struct transfer *runs_land(struct nvs_engine *engine, struct transfer *list);
+
+/* Under the lock, of runs that io_timeout_ms limits: */
+/* Marks runs that have become overdue. */
+void runs_overdue(struct nvs_engine *engine);
+/* -ETIMEDOUT if the tensor is overdue, else 0. */
+int check_overdue(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
+		  struct nvs_error *error);
+/* -ETIMEDOUT if a write, or any run, is overdue, else 0. */
+int first_overdue(const struct nvs_engine *engine, bool writes_alone, struct nvs_error *error);
+/* -ETIMEDOUT if runs are in flight and all of them are overdue, else 0. */
+int check_hung(const struct nvs_engine *engine, struct nvs_error *error);
 
 /* ---- events.c ---- */
 /* Starts the thread, and that of the log; the aio is open. -ENOMEM, -EAGAIN */

@@ -120,8 +120,9 @@ static struct tensor_list *list_of(struct nvs_engine *engine, const struct nvs_t
 	return &engine->moves.runs[run->direction][run->priority];
 }
 
-void run_moves_to(struct nvs_engine *engine, struct nvs_tensor *first,
-		  enum transfer_priority priority)
+/* The run in flight is now among those of that priority. */
+static void run_moves_to(struct nvs_engine *engine, struct nvs_tensor *first,
+			 enum transfer_priority priority)
 {
 	TAILQ_REMOVE(list_of(engine, first), first, rest->launched);
 	TAILQ_INSERT_TAIL(&engine->moves.runs[first->rest->transfer.direction][priority], first,
@@ -133,6 +134,72 @@ void run_ends(struct nvs_engine *engine, struct nvs_tensor *first)
 	/* No thread computes its checksum any more. */
 	assert(first->rest->sum != SUM_BEGUN);
 	TAILQ_REMOVE(list_of(engine, first), first, rest->launched);
+}
+
+/* ---- Promoting: runs that a call waits for, because they move its tensors or make its room ---- */
+
+/* What the kernel has of a run already can't be promoted; the aio layer serves the rest first. A
+ * write that waits for a commit is no run yet: its run will have the priority. */
+static void promote(struct nvs_engine *engine, struct nvs_tensor *first)
+{
+	struct transfer *run = &first->rest->transfer;
+
+	if (run->priority == TRANSFER_AWAITED)
+		return;
+	if (run->file)
+		run_moves_to(engine, first, TRANSFER_AWAITED);
+	aio_promote(engine->aio, run);
+	assert(run->priority == TRANSFER_AWAITED);
+}
+
+void runs_promote_new(struct nvs_engine *engine, struct transfer *list)
+{
+	for (struct transfer *run = list; run; run = run->state.next) {
+		if (run->priority == TRANSFER_AWAITED)
+			continue;
+		run_moves_to(engine, run->user, TRANSFER_AWAITED);
+		run->priority = TRANSFER_AWAITED;
+	}
+}
+
+void tensor_promote(struct nvs_engine *engine, const struct nvs_tensor *tensor)
+{
+	if (in_flight(tensor))
+		promote(engine, tensor->run_first);
+}
+
+void room_promote(struct nvs_engine *engine, uint64_t need)
+{
+	uint64_t free = free_bytes(engine), covered = 0;
+	/* If enough is free, but fragmented, any `need` bytes that land may join free runs. */
+	uint64_t missing = need > free ? need - free : need;
+	/* False: what may be evicted later counts too. */
+	bool evictions_suffice = need <= free + engine->room.landing;
+
+	/* From the oldest on, as many as are needed: writes, then reads, awaited ones first; at last
+	 * the writes that are held. */
+	for (int i = 0; i <= 2 * TRANSFER_PRIORITIES; i++) {
+		bool held = i == 2 * TRANSFER_PRIORITIES;
+		enum nvs_direction direction = i < TRANSFER_PRIORITIES ? NVS_WRITE : NVS_READ;
+		enum transfer_priority priority = i % 2 ? TRANSFER_USUAL : TRANSFER_AWAITED;
+		struct nvs_tensor *next,
+			*first = held ? engine->moves.held_writes
+				      : TAILQ_FIRST(&engine->moves.runs[direction][priority]);
+
+		for (; first && covered < missing; first = next) {
+			uint64_t nbytes = evictions_suffice ? first->rest->room : 0;
+			const struct nvs_tensor *tensor = evictions_suffice ? NULL : first;
+
+			next = held ? first->run_next : TAILQ_NEXT(first, rest->launched);
+			/* Runs are long, and the lines of their tensors cold. */
+			for (; tensor; tensor = held ? NULL : tensor->run_next)
+				if (tensor->memory == MEMORY_POOL && !tensor->pins.count)
+					nbytes += tensor->extent;
+			if (nbytes)
+				promote(engine, first);
+			covered += nbytes;
+		}
+	}
 }
 
 /* ---- Building ---- */

@@ -115,7 +115,7 @@ static void scrub_tensor(struct nvs_engine *engine, const struct scrubbed *scrub
 		if (!engine->verify)
 			scrubbed->tensor->checksum_state = CHECKSUM_UNVERIFIED;
 		scrub->errors++;
-		read_error(engine, scrubbed->tensor, rc, error_offset, &error);
+		moving_error(engine, scrubbed->tensor, NVS_READ, rc, error_offset, &error);
 		log_later(&engine->log, NVS_LOG_ERROR, "scrub: %s", error.text);
 	}
 	scrub->tensor = NULL;

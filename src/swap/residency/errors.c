@@ -6,9 +6,8 @@
 
 #include "swap/residency/internal.h"
 
-static int failed(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
-		  enum nvs_direction direction, int status, uint64_t offset,
-		  struct nvs_error *error)
+int moving_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
+		 enum nvs_direction direction, int status, uint64_t offset, struct nvs_error *error)
 {
 	const struct transfer transfer = {.file = store_file(engine->store),
 					  .direction = direction,
@@ -18,11 +17,11 @@ static int failed(const struct nvs_engine *engine, const struct nvs_tensor *tens
 	/* Only writes are refused. */
 	assert(offset != NOWHERE || direction == NVS_WRITE);
 	if (offset == NOWHERE)
-		return error_about(error, status, tensor->rest->name, 0, 0,
-				   "%s was not written to %s: a commit failed and could not be "
+		return error_named(error, status, tensor->rest->name,
+				   " was not written to %s: a commit failed and could not be "
 				   "taken back, and contents that it may name are not overwritten "
 				   "before another one succeeds; commit again",
-				   tensor->rest->name, store_path(engine->store));
+				   store_path(engine->store));
 	if (status == -EBADMSG && engine->of_files) {
 		struct nvs_error plain = {.size = sizeof(plain)};
 		const char *path = store_file_path(engine->store, offset);
@@ -43,20 +42,8 @@ static int failed(const struct nvs_engine *engine, const struct nvs_tensor *tens
 int tensor_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 		 struct nvs_error *error)
 {
-	return failed(engine, tensor, tensor->status_direction, tensor->status,
-		      tensor->rest->error_offset, error);
-}
-
-int read_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor, int status,
-	       uint64_t offset, struct nvs_error *error)
-{
-	return failed(engine, tensor, NVS_READ, status, offset, error);
-}
-
-int pin_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
-	      struct nvs_error *error)
-{
-	return read_error(engine, tensor, tensor->pins.status, tensor->pins.error_offset, error);
+	return moving_error(engine, tensor, tensor->status_direction, tensor->status,
+			    tensor->rest->error_offset, error);
 }
 
 int report_failed_write(const struct nvs_engine *engine, struct nvs_tensor *tensor,
@@ -67,15 +54,15 @@ int report_failed_write(const struct nvs_engine *engine, struct nvs_tensor *tens
 	if (!status || in_flight(tensor))
 		return 0;
 	tensor->unreported = 0;
-	return failed(engine, tensor, NVS_WRITE, status, tensor->rest->unreported_at, error);
+	return moving_error(engine, tensor, NVS_WRITE, status, tensor->rest->unreported_at, error);
 }
 
-int no_contents(const struct nvs_tensor *tensor, struct nvs_error *error)
+int check_readable(const struct nvs_tensor *tensor, struct nvs_error *error)
 {
-	assert(tensor_state(tensor) == NVS_EMPTY);
-	return error_about(
-		error, -ENODATA, tensor->rest->name, 0, 0, "%s has no contents to read: %s",
-		tensor->rest->name,
+	if (tensor_state(tensor) != NVS_EMPTY)
+		return 0;
+	return error_named(
+		error, -ENODATA, tensor->rest->name, " has no contents to read: %s",
 		tensor->engine->read_only
 			? "it had none when the store, which is open read-only, was last "
 			  "committed"
@@ -88,10 +75,10 @@ int too_large(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 {
 	char need[32], have[32];
 
-	return error_about(error, -E2BIG, tensor->rest->name, 0, 0,
-			   "%s has %s (%" PRIu64 " bytes), more than the whole pool of %s (%s): "
+	return error_named(error, -E2BIG, tensor->rest->name,
+			   " has %s (%" PRIu64 " bytes), more than the whole pool of %s (%s): "
 			   "set %s to %" PRIu64 " elements or more",
-			   tensor->rest->name, size_text(tensor->nbytes, need), tensor->nbytes,
+			   size_text(tensor->nbytes, need), tensor->nbytes,
 			   size_text(pool_bytes(engine->pool), have), engine->remedy,
 			   engine->pool_key,
 			   (tensor->extent + engine->pool_step - 1) / engine->pool_step);

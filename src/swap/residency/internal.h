@@ -6,7 +6,7 @@
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	residency: pins tensor table errors plan places invariants
  *	room: policy queue room shortage follow
- *	moves: sums runs promote ahead overdue landing events scrub
+ *	moves: sums runs ahead landing events scrub
  *	calls: checks info step turns wait release pin prefetch external
  *	engine: files register commit engine
  */
@@ -27,7 +27,6 @@
 #include "nvswap.h"
 #include "pool/pool.h"
 #include "store/store.h"
-#include "swap/residency/plan.h"
 #include "swap/residency/tensor.h"
 #include "topo/topo.h"
 #include "trace/trace.h"
@@ -35,6 +34,41 @@
 TAILQ_HEAD(tensor_list, nvs_tensor);
 
 _Static_assert(NVS_READ == 0 && NVS_WRITE == 1, "directions index pairs of counters");
+
+/*
+ * The plan: the order in which the last step accessed tensors, and the position of the present
+ * step in it. It knows when each tensor is needed next, at what distance, and which unpinned
+ * tensor in the pool is needed last.
+ */
+#define PLAN_NONE SIZE_MAX
+/* Of plan->idle. */
+#define WORD_BITS 64
+
+struct access {
+	struct nvs_tensor *tensor;
+	bool contents; /* swapped in; false: pinned for new contents */
+};
+
+struct plan {
+	struct access *order; /* the plan, a ring */
+	size_t n, order_max;
+	size_t *next;	    /* for each access: the position of the tensor's next access */
+	uint64_t *before;   /* for each access: elements accessed before; [n]: in all */
+	uint64_t *idle[2];  /* by class; bit i: the tensor of access i is unpinned in the pool */
+	size_t cursor;	    /* the next access */
+	size_t resume;	    /* the next access if the last departure was a jump */
+	size_t ready;	    /* accesses from the cursor on whose tensors need no read */
+	uint64_t extents;   /* bytes of all tensors in the plan */
+	uint64_t resident;  /* of these, bytes in the pool */
+	uint64_t lookahead; /* bytes that may be read ahead, plus one tensor */
+	uint64_t reach;	    /* elements accessed before the last one that may be read ahead */
+
+	struct access *recording; /* the present step so far */
+	size_t nrecorded, recording_max;
+	uint64_t step; /* the step's number */
+	bool same;     /* so far the step follows the plan */
+	bool lost;     /* the recording ran out of memory, or one of its tensors is gone */
+};
 
 /* The current step, and the statistics at its beginning. */
 struct step {
@@ -291,25 +325,43 @@ int table_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const cha
 void tensor_free(struct nvs_tensor *tensor);
 void tensors_free(struct nvs_engine *engine);
 void extents_release(struct nvs_engine *engine, const struct nvs_tensor *tensor);
-/* Notes that the manifest names exactly the tensors of the snapshot, where it has them. */
-void tensors_committed(struct nvs_engine *engine);
-/* Frees forgotten tensors, linked by run_next, and extents that the manifest no longer names. */
-void tensors_release_forgotten(struct nvs_engine *engine, struct nvs_tensor *forgotten);
+
+/* ---- plan.c: under the lock ---- */
+void plan_free(struct plan *plan);
+
+/* Asserts what must hold of the positions and sums. */
+void plan_check(const struct plan *plan);
+void plan_clear(struct plan *plan);
+
+/* ---- Asking ---- */
+/* How many accesses, and how many elements accessed, come before the position. */
+size_t plan_rank(const struct plan *plan, size_t at);
+uint64_t plan_distance(const struct plan *plan, size_t at);
+/* The access of the class's unpinned tensor that is needed last; and last before `at`. */
+size_t plan_last(const struct plan *plan, enum plan_class class);
+size_t plan_last_before(const struct plan *plan, enum plan_class class, size_t at);
+
+/* ---- Telling: of tensors in the plan ---- */
+bool plan_is_idle(const struct plan *plan, const struct nvs_tensor *tensor);
+void plan_mark_idle(struct plan *plan, const struct nvs_tensor *tensor, bool idle);
+/* The tensor has left the pool. */
+void plan_needs_read(struct plan *plan, const struct nvs_tensor *tensor);
+
+/* An error about that tensor, whose text begins with its name. */
+#define error_named(error, code, name, text, ...)                                                  \
+	error_about(error, code, name, 0, 0, "%s" text, name, ##__VA_ARGS__)
 
 /* ---- errors.c: under the lock ---- */
-/* Describes the tensor's last transfer, which failed. */
+/* Describe a transfer of the tensor that failed, or the last one, and return its status. */
+int moving_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
+		 enum nvs_direction direction, int status, uint64_t offset,
+		 struct nvs_error *error);
 int tensor_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 		 struct nvs_error *error);
-/* Describes a read of the tensor that no call has asked for. */
-int read_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor, int status,
-	       uint64_t offset, struct nvs_error *error);
-/* Describes the read that ended the pins of the tensor (pins_fail), and returns its status. */
-int pin_error(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
-	      struct nvs_error *error);
 /* Returns the error of a failed write from external memory that no call has returned yet, once. */
 int report_failed_write(const struct nvs_engine *engine, struct nvs_tensor *tensor,
 			struct nvs_error *error);
-int no_contents(const struct nvs_tensor *tensor, struct nvs_error *error); /* -ENODATA */
+int check_readable(const struct nvs_tensor *tensor, struct nvs_error *error); /* 0, -ENODATA */
 /* -E2BIG: the tensor does not fit into the pool. */
 int too_large(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 	      struct nvs_error *error);

@@ -79,6 +79,7 @@ static void engine_sums_check(const struct nvs_engine *engine)
 {
 	const struct room_state *room = &engine->room;
 	const struct move_state *moves = &engine->moves;
+	const struct step *step = &engine->step;
 	bool any = runs_in_flight(moves);
 
 	assert(room->counted_numel <= room->live_numel && room->ahead_numel <= room->live_numel);
@@ -105,6 +106,12 @@ static void engine_sums_check(const struct nvs_engine *engine)
 	assert(moves->transfers >= moves->inflight[NVS_READ]);
 	assert(engine->verify || engine->keep || !moves->verify_errors);
 	assert(engine->events.helped || !engine->events.patient);
+	assert(!step->begun || (step->from_ns && engine->plan.step));
+	assert(step->stalls || !step->stall_ns);
+	assert(step->swapped[NVS_READ] <= moves->swapped[NVS_READ]);
+	assert(step->swapped[NVS_WRITE] <= moves->swapped[NVS_WRITE]);
+	assert(!step->begun || engine->plan.lost ||
+	       step->hits + step->misses <= engine->plan.nrecorded);
 }
 
 static void runs_check_lists(const struct nvs_engine *engine)

@@ -4,22 +4,15 @@
  * more. With the error of a failed read, which ends them, the highest number assigned by then is
  * kept: the owner of a pin that ended so gets the error from its next call.
  */
-#include "swap/residency/pins.h"
-
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "swap/residency/internal.h"
 
-static uint64_t *all_pins(struct nvs_tensor *tensor)
+static uint64_t *pins_of(const struct nvs_tensor *tensor)
 {
-	return tensor->pins.max ? tensor->pins.many : tensor->pins.few;
-}
-
-static const uint64_t *pins_of(const struct nvs_tensor *tensor)
-{
-	return tensor->pins.max ? tensor->pins.many : tensor->pins.few;
+	return tensor->pins.max ? tensor->pins.many : (uint64_t *)(uintptr_t)tensor->pins.few;
 }
 
 /* What must hold of the tensor's pins. */
@@ -60,13 +53,13 @@ void pins_add(struct nvs_tensor *tensor, uint64_t pin, uint64_t now_ns)
 	assert(tensor->pins.count < (tensor->pins.max ? tensor->pins.max : PINS_FEW));
 	if (!tensor->pins.count)
 		tensor->pins.since_ns = now_ns;
-	all_pins(tensor)[tensor->pins.count++] = pin; /* the highest number so far */
+	pins_of(tensor)[tensor->pins.count++] = pin; /* the highest number so far */
 	pins_check(tensor);
 }
 
 void pins_remove(struct nvs_tensor *tensor, uint64_t pin)
 {
-	uint64_t *pins = all_pins(tensor), *last = &pins[--tensor->pins.count];
+	uint64_t *pins = pins_of(tensor), *last = &pins[--tensor->pins.count];
 
 	while (*pins != pin) {
 		assert(pins < last);
@@ -86,7 +79,7 @@ bool pins_have(const struct nvs_tensor *tensor, uint64_t pin)
 
 size_t pins_list(const struct nvs_tensor *tensor, uint64_t *list, size_t max)
 {
-	size_t n = tensor->pins.count < max ? tensor->pins.count : max;
+	size_t n = min_u64(tensor->pins.count, max);
 
 	memcpy(list, pins_of(tensor), n * sizeof(*list));
 	return n;
@@ -109,12 +102,11 @@ int pin_check(const struct nvs_tensor *tensor, uint64_t pin, struct nvs_error *e
 	if (pin_failed(tensor, pin) || pins_have(tensor, pin))
 		return 0;
 	if (!tensor->pins.count)
-		return error_about(error, -EINVAL, tensor->rest->name, 0, 0, "%s is not pinned",
-				   tensor->rest->name);
-	return error_about(error, -EINVAL, tensor->rest->name, 0, 0,
-			   "%s is not pinned by pin %" PRIu64
+		return error_named(error, -EINVAL, tensor->rest->name, " is not pinned");
+	return error_named(error, -EINVAL, tensor->rest->name,
+			   " is not pinned by pin %" PRIu64
 			   ": give the pin that its nvs_tensor_swap_in or nvs_tensor_pin returned",
-			   tensor->rest->name, pin);
+			   pin);
 }
 
 void pins_free(struct nvs_tensor *tensor)

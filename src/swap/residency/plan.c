@@ -8,8 +8,6 @@
  * is a subtraction. A bitmap has a bit for each unpinned tensor in the pool at its next access, so
  * the tensor needed last is the last bit before the cursor.
  */
-#include "swap/residency/plan.h"
-
 #include <stdlib.h>
 
 #include "swap/residency/internal.h"

@@ -196,9 +196,8 @@ int table_rename(struct nvs_engine *engine, struct nvs_tensor *tensor, const cha
 	if (taken == tensor)
 		return 0;
 	if (taken)
-		return error_about(error, -EEXIST, text, 0, 0,
-				   "%s: the engine or its kept store has a tensor of that name",
-				   text);
+		return error_named(error, -EEXIST, text,
+				   ": the engine or its kept store has a tensor of that name");
 	name = name_make(text);
 	/* Inserting first: it is what may fail. */
 	if (!name || !tsearch(&key, &engine->names, by_name)) {
@@ -237,28 +236,6 @@ void extents_release(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 	store_release(engine->store, tensor->offset, tensor->nbytes);
 	if (engine->keep)
 		store_release(engine->store, tensor->rest->spare, tensor->nbytes);
-}
-
-void tensors_committed(struct nvs_engine *engine)
-{
-	for (size_t i = 0; i < engine->ntensors; i++) {
-		struct tensor_rest *rest = engine->tensors[i]->rest;
-
-		rest->committed = rest->snapshot;
-		rest->snapshot = NOWHERE;
-	}
-}
-
-void tensors_release_forgotten(struct nvs_engine *engine, struct nvs_tensor *forgotten)
-{
-	while (forgotten) {
-		struct nvs_tensor *tensor = forgotten;
-
-		assert(engine->keep && !tensor->pins.count);
-		forgotten = tensor->run_next;
-		extents_release(engine, tensor);
-		tensor_free(tensor);
-	}
 }
 
 void tensors_free(struct nvs_engine *engine)

@@ -4,8 +4,6 @@
  * its transfer reads or writes. Parts of one tensor are read one after another: those that follow
  * the one in flight wait in a list.
  */
-#include "swap/residency/tensor.h"
-
 #include <stdlib.h>
 
 #include "swap/residency/internal.h"

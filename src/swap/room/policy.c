@@ -23,8 +23,6 @@
  * time, until free and clean memory holds what is to be read ahead. If it holds all, they stay
  * dirty until a commit.
  */
-#include "swap/room/policy.h"
-
 #include "swap/room/room.h"
 
 /* Write behind at most this much at a time, so that a caller's read waits no longer. */

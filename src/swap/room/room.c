@@ -71,9 +71,10 @@ void make_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
 		engine->room.counted_numel += tensor->numel;
 }
 
-void leave_list(struct nvs_engine *engine, struct nvs_tensor *tensor)
+void leave_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
 {
-	assert(is_listed(tensor));
+	if (!is_listed(tensor))
+		return;
 	TAILQ_REMOVE(&engine->room.lists[tensor->placement], tensor, idle);
 	tensor->placement = PLACED_NOWHERE;
 	if (in_plan(tensor))
@@ -83,8 +84,10 @@ void leave_list(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	tensor->counted = false;
 }
 
-void change_on_landing(struct nvs_engine *engine, struct nvs_tensor *tensor, enum on_landing value)
+void set_on_landing(struct nvs_engine *engine, struct nvs_tensor *tensor, enum on_landing value)
 {
+	if (tensor->on_landing == value)
+		return;
 	tensor->on_landing = value;
 	if (in_flight(tensor))
 		tensor->run_first->rest->room += value == LANDING_EVICTS ? tensor->extent
@@ -99,7 +102,7 @@ void change_on_landing(struct nvs_engine *engine, struct nvs_tensor *tensor, enu
 	}
 }
 
-void change_ahead(struct nvs_engine *engine, struct nvs_tensor *tensor, enum read_ahead value)
+void set_ahead(struct nvs_engine *engine, struct nvs_tensor *tensor, enum read_ahead value)
 {
 	bool before = is_ahead(tensor);
 

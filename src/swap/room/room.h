@@ -7,7 +7,72 @@
 #define ROOM_ROOM_H
 
 #include "swap/residency/internal.h"
-#include "swap/room/policy.h"
+
+/* ---- policy.c: decides only, and changes no tensor; under the lock ---- */
+/* Bytes of the pool without a lease. */
+uint64_t free_bytes(const struct nvs_engine *engine);
+
+/* Whether an unpinned tensor in the pool counts for max_in_cpu. */
+bool policy_counts(const struct nvs_engine *engine, const struct nvs_tensor *tensor);
+
+/*
+ * The order: tensors outside the plan, least recently used first; those that the caller read ahead,
+ * the last one first; the plan's, needed last first; and the plan's small ones, likewise.
+ */
+enum eviction_turn {
+	TURN_IDLE,
+	TURN_AHEAD,
+	TURN_LARGE,
+	TURN_SMALL,
+	TURN_NONE,
+};
+
+_Static_assert(TURN_IDLE < TURN_AHEAD && TURN_AHEAD < TURN_LARGE, "lists precede the plan");
+
+/* Evicts unpinned tensors until there is enough room. */
+struct eviction {
+	bool (*enough)(const struct nvs_engine *engine, const struct eviction *eviction);
+	uint64_t goal;	  /* bytes to be free or being freed */
+	uint64_t reached; /* bytes that are */
+	uint64_t numel;	  /* elements that need the room */
+	/* What may be evicted besides clean tensors: */
+	bool writes;	  /* dirty ones */
+	bool own;	  /* those of the present batch */
+	bool ahead;	  /* those read ahead and not pinned yet */
+	bool small;	  /* the plan's small ones that otherwise stay */
+	bool counted;	  /* evict only tensors that count towards max_in_cpu */
+	size_t needed_by; /* evict only tensors needed after this access; or PLAN_NONE */
+	size_t ntaken;	  /* tensors evicted */
+	size_t ndirty;	  /* of these, in engine->scratch: to be written back first */
+	size_t nfailed;	  /* of the dirty ones: the last write-back failed */
+	/* The next candidate; kept by eviction_next(): */
+	enum eviction_turn turn;
+	struct nvs_tensor *tensor; /* of a list */
+	size_t at;		   /* of the plan */
+};
+
+/* Room for a batch that a call pins: anything may go. */
+struct eviction eviction_for_batch(const struct nvs_engine *engine, uint64_t need);
+/* Room for the caller's prefetches: evicts clean tensors only. */
+struct eviction eviction_for_prefetch(const struct nvs_engine *engine, uint64_t need);
+/*
+ * Room for reading ahead by the plan: evicts clean tensors that are needed later than the access.
+ */
+struct eviction eviction_for_plan(uint64_t goal, size_t needed_by);
+/* What exceeds max_in_cpu, of tensors that count for it; or else max_live. */
+struct eviction eviction_to_budget(bool counted);
+/* Begins with the first candidate again. */
+void eviction_restart(const struct nvs_engine *engine, struct eviction *eviction);
+/* The next tensor to evict; NULL: there is enough room, or nothing more may be evicted. */
+struct nvs_tensor *eviction_next(const struct nvs_engine *engine, struct eviction *eviction);
+
+/* The plan's next tensor to read, the rank-th access from the cursor on; NULL: none is to be read
+ * now. `numel` elements have been chosen before it. */
+struct nvs_tensor *policy_next_read(struct nvs_engine *engine, size_t *rank, uint64_t numel);
+/* Whether it may be read into room that is free. */
+bool policy_may_read(const struct nvs_engine *engine, const struct eviction *eviction);
+/* Puts the dirty tensors to be written behind into engine->scratch; returns how many. */
+size_t policy_choose_writes(struct nvs_engine *engine);
 
 /* ---- room.c: all under the lock ---- */
 /*
@@ -15,30 +80,13 @@
  */
 /* Releases the tensor's memory in the pool, if it has any; nothing may be in flight. */
 void drop(struct nvs_engine *engine, struct nvs_tensor *tensor);
-/* Puts an unpinned tensor that is in the pool on the list to evict from; and takes it off.
- * leave_list(), change_on_landing() and change_ahead() are for the inline functions alone. */
+/* Puts an unpinned tensor that is in the pool on the list to evict from; and takes it off, if it
+ * is in one. */
 void make_idle(struct nvs_engine *engine, struct nvs_tensor *tensor);
-void leave_list(struct nvs_engine *engine, struct nvs_tensor *tensor);
-static inline void leave_idle(struct nvs_engine *engine, struct nvs_tensor *tensor)
-{
-	if (is_listed(tensor))
-		leave_list(engine, tensor);
-}
+void leave_idle(struct nvs_engine *engine, struct nvs_tensor *tensor);
 /* Its memory counts as coming free while it is to be evicted. */
-void change_on_landing(struct nvs_engine *engine, struct nvs_tensor *tensor, enum on_landing value);
-static inline void set_on_landing(struct nvs_engine *engine, struct nvs_tensor *tensor,
-				  enum on_landing value)
-{
-	if (tensor->on_landing != value)
-		change_on_landing(engine, tensor, value);
-}
-void change_ahead(struct nvs_engine *engine, struct nvs_tensor *tensor, enum read_ahead value);
-static inline void set_ahead(struct nvs_engine *engine, struct nvs_tensor *tensor,
-			     enum read_ahead value)
-{
-	if (tensor->ahead != value)
-		change_ahead(engine, tensor, value);
-}
+void set_on_landing(struct nvs_engine *engine, struct nvs_tensor *tensor, enum on_landing value);
+void set_ahead(struct nvs_engine *engine, struct nvs_tensor *tensor, enum read_ahead value);
 /* A transfer has landed: an unpinned tensor in the pool leaves it or goes to its list; external
  * memory is the caller's alone again. */
 void stay_or_leave(struct nvs_engine *engine, struct nvs_tensor *tensor);
