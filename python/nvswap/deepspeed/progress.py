@@ -76,6 +76,7 @@ def report_fill(what: str, nbytes: int, total: Optional[int] = None) -> None:
 def record_step(what: str, io: StepIO, stats: Dict[str, Any]) -> None:
     """Counts a step, and logs of the first one of parameters that it has learned the order of reads. The statistics are
     those of the engine or optimizer after it."""
+    _learn_rank()
     moved = _moved.setdefault(what, _Moved())
     moved.add_step(io, stats["drive_written_bytes"])
     if what == PARAMETERS and moved.steps == 1:
@@ -85,6 +86,7 @@ def record_step(what: str, io: StepIO, stats: Dict[str, Any]) -> None:
 
 def count_engine_at_exit(what: str, engine: Any) -> None:
     """Counts all I/O of an engine that has no steps, when the process ends; count_engine() before it is closed."""
+    _learn_rank()
     _engines[engine] = what
 
 
@@ -94,10 +96,14 @@ def count_engine(engine: Any) -> None:
         _moved.setdefault(what, _Moved()).add_engine(engine.stats())
 
 
-def _log(text: str) -> None:
+def _learn_rank() -> None:
     global _is_first_rank  # pylint: disable=global-statement
     if _is_first_rank is None:
         _is_first_rank = comm.get_rank() == 0
+
+
+def _log(text: str) -> None:
+    _learn_rank()
     if _is_first_rank and choice().progress:
         print(f"nvswap: {text}", file=sys.stderr, flush=True)
 

@@ -67,4 +67,20 @@ with mock.patch("deepspeed.comm.get_rank", lambda: 0):
         "optimizer state: 10.0 GiB of 20.0 GiB in the store", "parameters: 10.0 MiB in the store"]
 
 
+@promise
+def the_end_is_told_also_when_the_process_group_is_gone(directory):
+    lines = child("""
+import os
+os.environ["DS_ACCELERATOR"] = "cpu"
+from unittest import mock
+from nvswap.deepspeed import depth, progress
+depth.choose({})
+io = dict.fromkeys(("read_bytes", "written_bytes", "drive_written_bytes", "hidden_ns", "stall_ns"), 1 << 20)
+with mock.patch("deepspeed.comm.get_rank", lambda: 0):
+    progress.record_step(progress.STATE, {**io, "io_ns": 2 << 20}, {"drive_written_bytes": 3 << 20})
+""", directory)
+    assert re.fullmatch(r"(?s).*nvswap: optimizer state: .* in 1 steps, .*; the drive was given 3.0 MiB, 1.0 MiB in each "
+                        r"step\n", lines), lines
+
+
 main()

@@ -324,6 +324,9 @@ def a_step_that_failed_is_finished_by_a_later_call(directory):
         assert not stepped(optimizer)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    # Some of the state is that of this step, and some of the one before.
+    for torn in (optimizer.state_dict, optimizer.consolidate_state_dict):
+        assert raises(nvswap.Error, torn).errno == errno.EBUSY
     assert any(stepped(optimizer) for _ in range(9))
     assert {state["step"].item() for state in optimizer.state_dict()["state"].values()} == {1}
     optimizer.close()

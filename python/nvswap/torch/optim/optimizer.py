@@ -449,14 +449,28 @@ class StoredOptimizer(NumberedOptimizer):
 
     # ---- State
 
+    def _refuse_torn(self) -> None:
+        """Refuses to read state of which a failed step has updated a part."""
+        if 0 < self._next < len(self.stores) or any(store.optimizer.info()["unfinished"] for store in self.stores):
+            raise Error(errno.EBUSY, "a step has failed and is not finished: call step() first")
+
     def state_dict(self) -> Dict[str, Any]:
-        """What that of torch.optim.AdamW has; with a kept store, the numbers of steps alone. With `shard`, moments
-        of this rank's share, or of all where consolidate_state_dict() has brought them."""
+        """
+        What that of torch.optim.AdamW has; with a kept store, the numbers of steps alone. With `shard`, moments
+        of this rank's share, or of all where consolidate_state_dict() has brought them.
+
+        Raises
+        ------
+        nvswap.Error
+            EBUSY: a step has failed and is not finished, and the store is not kept; EIO, ENOSPC and others of the
+            drive.
+        """
         result, numbers = super().state_dict(), self._numbers()
         if self._config["nvswap.keep"] and self._consolidated is None:
             return dict(result, nvswap=[
                 {"step": own.steps, "params": [numbers[parameter] for parameter in own.parameters]}
                 for own in self._sets])
+        self._refuse_torn()
         for parameter in self.state:
             store = self._store_of(parameter)
             values = store.values(parameter) if store else (self._consolidated or {}).get(parameter, {})
@@ -476,10 +490,11 @@ class StoredOptimizer(NumberedOptimizer):
         Raises
         ------
         nvswap.Error
-            EINVAL: no such rank; EIO, ENOSPC and others of the drive.
+            EINVAL: no such rank; EBUSY: a step has failed and is not finished; EIO, ENOSPC and others of the drive.
         """
         if not 0 <= to < self._ranks.count:
             raise invalid(f"no rank {to} of {self._ranks.count} that share the state")
+        self._ranks.all("consolidate_state_dict()", self._refuse_torn)
         consolidated = {parameter: self._brought(parameter, to) for parameter in self._numbers()
                         if parameter in self.state}
         self._consolidated = consolidated if self._ranks.rank == to else None
