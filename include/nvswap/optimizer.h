@@ -245,7 +245,7 @@ struct nvs_optimizer_options {
  *             optimizer's state in it, or no table of groups
  * -EUCLEAN    the store's metadata, the optimizer's header or the table of groups is damaged
  * -ESTALE     the kept store has other groups, another ratio, grad_accum_dtype, rule or format of
- *             the state, or its tiles do not fit the pool
+ *             the state, or tensors and no state of an optimizer; or its tiles do not fit the pool
  * -EBADMSG    the drive lost bytes of the state that is read here
  * -ETIMEDOUT  the drive hangs (io_timeout_ms). Memory that it may still write to, and the lock of
  *             the store, are released when the process ends

@@ -102,17 +102,25 @@ static int adopt_format(struct nvs_optimizer *optimizer, struct nvs_error *error
 
 int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nvs_error *error)
 {
+	struct nvs_stored_tensor other = {.size = sizeof(other)};
 	uint64_t nbytes;
 	int rc;
 
 	*tile_numel = 0;
 	if (!optimizer->keep)
 		return 0;
-	if (!engine_has_stored(optimizer->engine, NAME, &nbytes))
-		return optimizer->read_only
-			       ? error_set(error, -ENODATA,
-					   "the kept store holds no state of an optimizer to read")
-			       : 0;
+	if (!engine_has_stored(optimizer->engine, NAME, &nbytes)) {
+		if (optimizer->read_only)
+			return error_set(error, -ENODATA,
+					 "the kept store holds no state of an optimizer to read");
+		if (nvs_engine_get_stored(optimizer->engine, 0, &other))
+			return 0;
+		return error_set(error, -ESTALE,
+				 "the kept store holds tensors, such as %s, and no state of an "
+				 "optimizer: it is an engine's, or that of a rule in Python. Use "
+				 "another rank or nvme_path, or remove the store",
+				 other.name);
+	}
 	rc = register_bytes(optimizer->engine, NAME, nbytes, &optimizer->header_tensor, error);
 	if (rc)
 		return rc;

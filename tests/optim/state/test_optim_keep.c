@@ -229,6 +229,20 @@ TEST(other_groups_are_refused)
 	IS_AS(o, due());
 }
 
+TEST(a_store_of_tensors_without_an_optimizer_is_refused)
+{
+	const struct nvs_tensor_spec spec = {
+		.size = sizeof(spec), .name = "weight", .dtype = NVS_F32, .numel = 10};
+	struct nvs_tensor *tensor;
+	struct nvs_engine *engine;
+
+	begin();
+	DONE(o, nvs_engine_open(&engine, &o->config, NVS_OFFLOAD_OPTIMIZER, &o->error));
+	DONE(o, nvs_tensor_register(engine, &spec, 1, &tensor, &o->error));
+	DONE(o, nvs_engine_close(engine, &o->error));
+	REFUSED(o, optim_open(o), -ESTALE, "such as weight, and no state of an optimizer");
+}
+
 /* Tiles of 8192 elements take 96 KiB; a pool of 78 KiB has no room for one. */
 TEST(tiles_that_do_not_fit_are_refused)
 {
