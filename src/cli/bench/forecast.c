@@ -4,9 +4,11 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
+#include <string.h>
 #include <sys/stat.h>
 
 #include "base/error.h"
+#include "base/numbers.h"
 #include "cli/bench/run.h"
 #include "cli/replay/replay.h"
 #include "cli/settings.h"
@@ -37,10 +39,11 @@ static uint64_t whole(double bytes)
 	return bytes < 0x1p63 ? (uint64_t)bytes : UINT64_MAX;
 }
 
-/* The bytes of an element's state: master weight and two moments. The job's weights are in memory,
- * so masters of bf16 weights may be remainders. */
+/* The bytes of an element's state: the master weight, and two moments of Adam or the one state of
+ * another rule. The job's weights are in memory, so masters of bf16 weights may be remainders. */
 static double state_bytes(const struct nvs_config *config)
 {
+	static const char *const of_one[] = {"SGD", "Adagrad", "Lion"};
 	static const double moments[] = {[NVS_STATE_FP32] = 8,
 					 [NVS_STATE_SPLIT] = 8,
 					 [NVS_STATE_BF16] = 4,
@@ -48,7 +51,12 @@ static double state_bytes(const struct nvs_config *config)
 	uint64_t state = setting_number(config, "nvswap.optimizer_state");
 	bool splits = state != NVS_STATE_FP32 && setting_param_dtype(config) == NVS_BF16 &&
 		      !setting_number(config, "nvswap.keep");
+	char type[16];
 
+	for (size_t i = 0; i < COUNT_OF(of_one); i++)
+		if (!nvs_config_get(config, "optimizer.type", type, sizeof(type), NULL) &&
+		    !strcmp(type, of_one[i]))
+			return 4 + 4;
 	return (splits ? 2 : 4) + moments[state];
 }
 
@@ -72,6 +80,7 @@ static void add_moves(const struct bench_job *job, struct forecast *forecast, do
 			    setting_real(config, "offload_optimizer.ratio");
 		resident = fmin(setting_real(config, "nvswap.optimizer_max_in_cpu"), offloaded);
 		each = state_bytes(config);
+		forecast->bytes_are = "about"; /* without what pads a group's end to a tile */
 		forecast->space = around[NVS_WRITE] = each * offloaded;
 		for (int d = NVS_READ; d <= NVS_WRITE; d++) {
 			pass[d] = each * (offloaded - resident);

@@ -31,11 +31,16 @@ forecast dry_run_knows_what_params_moves "f['write_bytes'] == M and
 	--rw params --pool 4m
 rm -rf "$T/store/nvswap"
 # Tiles are padded by less than one tile.
-forecast dry_run_knows_what_step_moves "1 <= read['io_bytes'] / f['read_bytes'] < 1.05 and
-	1 <= write['io_bytes'] / (f['write_bytes'] - f['space_bytes']) < 1.05 and
-	1 <= swap['store_bytes'] / f['space_bytes'] and
-	1 <= job['step']['drive_written_bytes'] / f['loop_write_bytes'] < 1.05" --rw step
-rm -rf "$T/store/nvswap"
+echo '{"optimizer": {"type": "Lion"}, "zero_optimization": {"offload_optimizer": {
+	"device": "none", "fast_init": true}}}' >"$T/lion.json"
+for rule in adam lion; do
+	forecast "dry_run_knows_what_step_of_${rule}_moves" "1 <= read['io_bytes'] / f['read_bytes'] < 1.05 and
+		1 <= write['io_bytes'] / (f['write_bytes'] - f['space_bytes']) < 1.05 and
+		1 <= swap['store_bytes'] / f['space_bytes'] and f['bytes_are'] == 'about' and
+		1 <= job['step']['drive_written_bytes'] / f['loop_write_bytes'] < 1.05" --rw step \
+		$([ $rule = adam ] || echo --config "$T/lion.json")
+	rm -rf "$T/store/nvswap"
+done
 for rw in read randwrite; do
 	run bench --rw $rw --bs 4k --size 1m --directory "$T/store" --dry-run \
 		--output-format json
