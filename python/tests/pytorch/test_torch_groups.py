@@ -226,7 +226,10 @@ def a_group_that_is_added_later_is_stepped_from_then_on(directory):
         {"params": [torch.nn.Parameter(torch.ones(2, device="meta"))]}), errno.EINVAL)
     assert raises(ValueError, lambda: add_last(ours, own))
     assert len(own.param_groups) == 3
-    trained(ours, own, range(2))
+    before = sum(store.optimizer.stats()["drive_written_bytes"] for store in own.stores)
+    trained(ours, own, range(1))
+    written = sum(store.optimizer.stats()["drive_written_bytes"] for store in own.stores) - before
+    assert own.result["io"]["drive_written_bytes"] == written > 0 and len(own.stores) == 2
     own.close()
 
 

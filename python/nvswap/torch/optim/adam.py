@@ -41,7 +41,7 @@ class AdamW(StoredOptimizer):
     stores : list of State
         One, until a parameter is added or unfrozen; of `shard`, those with parameters of this rank.
     result : StepResult
-        Of the last step, of the store that was stepped last.
+        Of the last step: I/O, tiles and processor time of all its stores, the rest of the last one.
 
     Raises
     ------

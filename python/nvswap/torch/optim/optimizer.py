@@ -423,7 +423,12 @@ class StoredOptimizer(NumberedOptimizer):
         stepped, steps = store.with_gradients(), store.optimizer.step_count
         ended = False
         try:
-            self.result: StepResult = store.step(self._sum_squares)
+            result = store.step(self._sum_squares)
+            if self._next:  # of this step, which has stepped other stores
+                result["io"] = {key: value + self.result["io"][key] for key, value in result["io"].items()}
+                result["cpu_ns"] += self.result["cpu_ns"]
+                result["tiles"] += self.result["tiles"]
+            self.result: StepResult = result
             ended = True
         finally:
             # A step is counted also when weights could not be written to the parameters' engine.
