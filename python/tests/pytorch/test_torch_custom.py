@@ -854,6 +854,8 @@ def what_a_rule_can_not_have_is_an_error(directory):
         raises(nvswap.Error, lambda state=state: optimizer.load_state_dict(
             dict(optimizer.state_dict(), state={0: state})), errno.EINVAL)
     optimizer.close()
+    for call in (optimizer.step, optimizer.state_dict):
+        raises(nvswap.ClosedError, call)
     config = settings(directory)
     for block, key, value, code in ((None, "gradient_clipping", 1.0, errno.EINVAL),
                                     ("fp16", "enabled", True, errno.EINVAL),

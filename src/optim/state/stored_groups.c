@@ -50,8 +50,9 @@ int stored_groups(const struct nvs_config *config, struct nvs_aio *aio,
 		return rc;
 	if (!engine_has_stored(engine, GROUPS_TENSOR, &nbytes))
 		rc = error_set(error, -ENODATA,
-			       "the kept store has no table of an optimizer's groups: name them, "
-			       "which also adds it with the next commit");
+			       "the kept store has no table of an optimizer's groups: it is an "
+			       "engine's, that of a rule in Python, or of an nvswap without the "
+			       "table, which naming the groups adds with the next commit");
 	rc = rc ?: register_bytes(engine, GROUPS_TENSOR, nbytes, &tensor, error);
 	if (!rc && !(bytes = malloc(nbytes)))
 		rc = error_set(error, -ENOMEM, "no memory for the groups of the kept store");

@@ -276,6 +276,8 @@ class CustomOptimizer(NumberedOptimizer):
             load_state_dict(). EINVAL: other gradients or a closure for a step that is to be finished; a gradient is
             sparse; update() has changed the names of states.
         """
+        with self.engine._open():  # or nothing is begun
+            pass
         loss = self._loss(closure, bool(self._pending))
         self._begin_step()
         done: List[Tile] = []
