@@ -75,8 +75,7 @@ static int commit_end(struct commit *commit)
 static void crash_and_reopen(void)
 {
 	engine_abandon(f->engine);
-	fixture_shut(f);
-	OK(f, fixture_reopen(f));
+	fixture_again(f);
 }
 
 /* The tensors of these tests: a was written since the last commit, b was not, and c is new. */
@@ -146,8 +145,7 @@ TEST(a_crash_after_a_commit_finds_the_state_at_its_beginning)
 	overwrite_during();
 	OK(f, commit_end(&commit));
 	OK(f, sole_wait(f->engine, &t[A], 1, -1, &f->error));
-	for (uint64_t i = 0; i < COUNT; i++)
-		tensor_compare(f, t[i], 200 + i);
+	tensors_compare(f, t, COUNT, 200);
 	crash_and_reopen();
 	register_again(COUNT);
 	compare_all();
@@ -164,8 +162,7 @@ TEST(a_crash_after_a_failed_commit_finds_the_previous_one)
 	assert_int_equal(commit_end(&commit), -EIO);
 	inject_stop(NULL);
 	OK(f, sole_wait(f->engine, &t[A], 1, -1, &f->error));
-	for (uint64_t i = 0; i < COUNT; i++)
-		tensor_compare(f, t[i], 200 + i);
+	tensors_compare(f, t, COUNT, 200);
 	crash_and_reopen();
 	register_again(2);
 	tensor_compare(f, t[A], 1);
@@ -182,8 +179,7 @@ TEST(the_next_commit_has_writes_made_during_the_previous_one)
 	OK(f, nvs_engine_commit(f->engine, &f->error));
 	crash_and_reopen();
 	register_again(COUNT);
-	for (uint64_t i = 0; i < COUNT; i++)
-		tensor_compare(f, t[i], 200 + i);
+	tensors_compare(f, t, COUNT, 200);
 }
 
 /* New tensors must not get the space of one that the manifest being written names. */
@@ -195,11 +191,9 @@ TEST(a_tensor_forgotten_during_a_commit_is_in_it)
 	begin(&commit);
 	OK(f, nvs_tensor_forget(f->engine, t, COUNT, &f->error));
 	tensors_add(f, "u", (uint64_t[]){4096, 300 * KIB, 5000, 4096}, 4, more);
-	for (uint64_t i = 0; i < 4; i++)
-		tensor_store(f, more[i], 50 + i);
+	tensors_store(f, more, 4, 50);
 	OK(f, commit_end(&commit));
-	for (uint64_t i = 0; i < 4; i++)
-		tensor_store(f, more[i], 60 + i);
+	tensors_store(f, more, 4, 60);
 	crash_and_reopen();
 	register_again(COUNT);
 	compare_all();

@@ -38,8 +38,7 @@ static void expect_note(const char *note)
 static void crash_and_reopen(void)
 {
 	engine_abandon(f->engine);
-	fixture_shut(f);
-	OK(f, fixture_reopen(f));
+	fixture_again(f);
 }
 
 TEST(a_note_is_found_with_its_commit)
@@ -73,8 +72,7 @@ TEST(later_commits_have_the_note_until_it_changes)
 
 	t = open_kept();
 	set("first");
-	fixture_shut(f);
-	OK(f, fixture_reopen(f));
+	fixture_again(f);
 	t = tensor_add(f, "t", N_BYTES);
 	tensor_write(f, t, 2);
 	OK(f, nvs_engine_commit(f->engine, &f->error));

@@ -110,8 +110,7 @@ static void the_hot_path_allocates_nothing(const struct setup *setup)
 	for (size_t i = 0; i < N; i++)
 		nbytes[i] = below(&seed, 5000);
 	tensors_add(f, "t", nbytes, N, t);
-	for (size_t i = 0; i < N; i++)
-		tensor_store(f, t[i], i);
+	tensors_store(f, t, N, 0);
 	rc = swap_around(t, memory, &seed);
 	OK(f, rc);
 #if !SANITIZED

@@ -67,8 +67,7 @@ static void keep(void)
 
 static void reopen(void)
 {
-	fixture_shut(f);
-	OK(f, fixture_reopen(f));
+	fixture_again(f);
 }
 
 /* ---- Registering ---- */
@@ -146,9 +145,7 @@ TEST(another_shape_replaces_that_of_a_kept_tensor_with_the_next_commit)
 	expect_shape(t, turned, 2);
 	tensor_compare(f, t, 1);
 	/* Without a commit the store has the shape of before. */
-	OK(f, nvs_engine_abandon(f->engine, &f->error));
-	f->engine = NULL;
-	OK(f, fixture_reopen(f));
+	fixture_crash(f);
 	expect_stored("t", matrix, 3);
 	add("t", 60, line, 1);
 	OK(f, nvs_engine_commit(f->engine, &f->error));

@@ -23,8 +23,7 @@ static void make_store(uint64_t seed)
 {
 	OPEN(f, .place = PLACE_DISK, .keep = true);
 	tensors_add(f, "t", lengths, N, t);
-	for (unsigned i = 0; i < N; i++)
-		tensor_write(f, t[i], seed + i);
+	tensors_write(f, t, N, seed);
 	OK(f, nvs_engine_commit(f->engine, &f->error));
 }
 
@@ -32,8 +31,7 @@ static void find_again(uint64_t seed)
 {
 	OK(f, fixture_reopen(f));
 	tensors_add(f, "t", lengths, N, t);
-	for (unsigned i = 0; i < N; i++)
-		tensor_compare(f, t[i], seed + i);
+	tensors_compare(f, t, N, seed);
 }
 
 /* ---- Reading without writing ---- */
@@ -167,8 +165,7 @@ TEST(stored_tensors_can_be_listed_before_registering)
 	make_store(1);
 	/* The list is a snapshot of the time of opening. */
 	assert_int_equal(nvs_engine_get_stored(f->engine, 0, &stored), -ENOENT);
-	fixture_shut(f);
-	OK(f, fixture_reopen(f));
+	fixture_again(f);
 	for (size_t i = 0; !nvs_engine_get_stored(f->engine, i, &stored); i++) {
 		unsigned which = (unsigned)(stored.name[1] - '0');
 
@@ -189,8 +186,7 @@ TEST(a_smaller_structure_is_filled_as_far_as_it_goes)
 	struct nvs_stored_tensor stored;
 
 	make_store(1);
-	fixture_shut(f);
-	OK(f, fixture_reopen(f));
+	fixture_again(f);
 	memset(&stored, 0xa5, sizeof(stored));
 	stored.size = offsetof(struct nvs_stored_tensor, numel);
 	assert_int_equal(nvs_engine_get_stored(f->engine, 0, &stored), 0);
@@ -223,8 +219,7 @@ TEST(the_number_of_the_commit_grows_with_each_that_changes_something)
 TEST(abandoning_leaves_the_last_commit)
 {
 	make_store(1);
-	for (unsigned i = 0; i < N; i++)
-		tensor_store(f, t[i], 100 + i);
+	tensors_store(f, t, N, 100);
 	OK(f, nvs_engine_abandon(f->engine, &f->error));
 	f->engine = NULL;
 	OK(f, nvs_engine_abandon(NULL, &f->error));

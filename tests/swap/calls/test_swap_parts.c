@@ -40,9 +40,12 @@ static void expect_part(size_t i, const struct nvs_tensor_range *range)
 		assert_true(part[k] == OUTSIDE && part[GUARD + range->nbytes + k] == OUTSIDE);
 }
 
-static uint64_t file_offset(struct nvs_tensor *tensor)
+/* Reads the part, and compares it. */
+static void read_part(size_t i, const struct nvs_tensor_range *range)
 {
-	return LABEL_AREA_BYTES + info_of(f, tensor).store_offset;
+	OK(f, nvs_tensor_read(f->engine, range, 1, &f->error));
+	OK(f, nvs_tensor_wait(f->engine, &t[i], 1, 0, -1, &f->error));
+	expect_part(i, range);
 }
 
 /* Ranges of random length and place, and those at the ends, of all tensors in one call. */
@@ -75,20 +78,12 @@ static void read_parts(const struct setup *setup, bool resident)
 TEST(reads_any_range_at_any_alignment)
 {
 	read_parts(&(struct setup){.place = PLACE_DISK, .verify = true}, false);
-}
-
-TEST(reads_any_range_over_stripes)
-{
+	read_parts(&(struct setup){.place = PLACE_DISK, .keep = true}, true);
 	read_parts(&(struct setup){.place = PLACE_DISK,
 				   .npaths = 3,
 				   .stripe_size = 5 * 4096,
 				   .thread_count = 2},
 		   false);
-}
-
-TEST(reads_any_range_of_resident_tensors)
-{
-	read_parts(&(struct setup){.place = PLACE_DISK, .keep = true}, true);
 }
 
 TEST(a_part_of_a_dirty_tensor_has_its_newest_bytes)
@@ -101,9 +96,7 @@ TEST(a_part_of_a_dirty_tensor_has_its_newest_bytes)
 	fill(whole[1], tensor_lengths[1], 77);
 	range = range_of(1, 12345, 4321);
 	sim_forget_counts(f->sim);
-	OK(f, nvs_tensor_read(f->engine, &range, 1, &f->error));
-	OK(f, nvs_tensor_wait(f->engine, &t[1], 1, 0, 0, &f->error));
-	expect_part(1, &range);
+	read_part(1, &range);
 	assert_int_equal(sim_ios(f->sim, NVS_READ), 0);
 	STATE(f, t[1], NVS_RESIDENT, true, 0);
 }
@@ -117,9 +110,7 @@ TEST(reads_little_more_than_the_part_and_needs_no_pool)
 	contents_store(f, t);
 	sim_forget_counts(f->sim);
 	range = range_of(2, 300001, 5000);
-	OK(f, nvs_tensor_read(f->engine, &range, 1, &f->error));
-	OK(f, nvs_tensor_wait(f->engine, &t[2], 1, 0, -1, &f->error));
-	expect_part(2, &range);
+	read_part(2, &range);
 	sim_get(f->sim, &counts);
 	assert_true(counts.bytes[NVS_READ] >= 5000 && counts.bytes[NVS_READ] <= 5000 + 2 * 4096);
 	assert_int_equal(stats_of(f).pool.used_max, 0);
@@ -151,17 +142,19 @@ TEST(a_part_in_flight_keeps_the_tensor_busy)
 TEST(a_failed_read_is_that_of_its_tensor_alone)
 {
 	struct nvs_tensor_range ranges[TENSORS];
+	uint64_t from;
 
 	OPEN(f, .place = PLACE_DISK, .simulated = true);
 	contents_store(f, t);
+	from = LABEL_AREA_BYTES + info_of(f, t[1]).store_offset + 40000;
 	for (size_t i = 0; i < TENSORS; i++)
 		ranges[i] = range_of(i, tensor_lengths[i] / 2,
 				     tensor_lengths[i] - tensor_lengths[i] / 2);
 	sim_fault(f->sim, &(const struct sim_rule){.fault = SIM_ERROR,
 						   .error = EIO,
 						   .reads = true,
-						   .from = file_offset(t[1]) + 40000,
-						   .to = file_offset(t[1]) + 40001});
+						   .from = from,
+						   .to = from + 1});
 	OK(f, nvs_tensor_read(f->engine, ranges, TENSORS, &f->error));
 	FAILS(f, -EIO, "t1: reading /", nvs_tensor_wait, t, TENSORS, 0, -1);
 	expect_part(0, &ranges[0]);
@@ -169,9 +162,7 @@ TEST(a_failed_read_is_that_of_its_tensor_alone)
 	sim_no_faults(f->sim);
 	STATE(f, t[1], NVS_ON_DRIVE, false, 0);
 	ranges[1] = range_of(1, 0, tensor_lengths[1]);
-	OK(f, nvs_tensor_read(f->engine, &ranges[1], 1, &f->error));
-	OK(f, nvs_tensor_wait(f->engine, &t[1], 1, 0, -1, &f->error));
-	expect_part(1, &ranges[1]);
+	read_part(1, &ranges[1]);
 }
 
 #define MANY 40
@@ -235,33 +226,6 @@ TEST(a_failed_range_ends_those_of_its_tensor_behind_it)
 	assert_memory_equal(memory[2], whole[1] + 40000, 10);
 }
 
-TEST(reading_a_part_is_in_the_trace)
-{
-	struct nvs_tensor_range range;
-	struct nvs_trace *trace;
-	char path[512], text[16384] = "";
-	FILE *file;
-
-	assert_int_equal(nvs_trace_open(&trace, 100, NULL), 0);
-	INIT(f, .place = PLACE_DISK);
-	f->config.trace = trace;
-	OK(f, fixture_reopen(f));
-	contents_store(f, t);
-	range = range_of(2, 5, 10);
-	OK(f, nvs_tensor_read(f->engine, &range, 1, &f->error));
-	OK(f, nvs_tensor_wait(f->engine, &t[2], 1, 0, -1, &f->error));
-	snprintf(path, sizeof(path), "%s/trace.json", f->paths[0]);
-	assert_int_equal(nvs_trace_write(trace, path, NULL, NULL), 0);
-	file = fopen(path, "r");
-	assert_non_null(file);
-	assert_true(fread(text, 1, sizeof(text) - 1, file) > 0);
-	fclose(file);
-	unlink(path);
-	assert_non_null(strstr(text, "\"call\":\"read-part\""));
-	fixture_close(f);
-	nvs_trace_close(trace);
-}
-
 TEST(only_a_range_of_all_bytes_is_verified)
 {
 	struct nvs_tensor_range range;
@@ -270,9 +234,7 @@ TEST(only_a_range_of_all_bytes_is_verified)
 	contents_store(f, t);
 	tensor_flip(f, t[1], 100);
 	range = range_of(1, 200, tensor_lengths[1] - 200);
-	OK(f, nvs_tensor_read(f->engine, &range, 1, &f->error));
-	OK(f, nvs_tensor_wait(f->engine, &t[1], 1, 0, -1, &f->error));
-	expect_part(1, &range);
+	read_part(1, &range);
 	range = range_of(1, 0, tensor_lengths[1]);
 	OK(f, nvs_tensor_read(f->engine, &range, 1, &f->error));
 	FAILS(f, -EBADMSG, "t1", nvs_tensor_wait, &t[1], 1, 0, -1);
@@ -280,38 +242,29 @@ TEST(only_a_range_of_all_bytes_is_verified)
 
 TEST(ranges_that_are_wrong_are_refused)
 {
-	struct nvs_tensor_range good, bad;
-	struct nvs_tensor *empty;
+	static const struct {
+		uint64_t offset, nbytes;
+		const char *words;
+	} outside[] = {
+		{1, 70001, "70001 bytes"}, {UINT64_MAX, 70001, "t1"}, {70001, UINT64_MAX, "t1"}};
+	struct nvs_tensor_range range;
 
 	OPEN(f, .place = PLACE_DISK);
 	contents_store(f, t);
-	good = range_of(1, 0, tensor_lengths[1]);
 	OK(f, nvs_tensor_read(f->engine, NULL, 0, &f->error));
-	expect_error(f, nvs_tensor_read(NULL, &good, 1, &f->error), -EINVAL, "engine");
-	FAILS(f, -EINVAL, "ranges", nvs_tensor_read, NULL, 1);
-	bad = good;
-	bad.size = 0;
-	FAILS(f, -EINVAL, "size", nvs_tensor_read, &bad, 1);
-	bad = good;
-	bad.tensor = NULL;
-	FAILS(f, -EINVAL, "NULL", nvs_tensor_read, &bad, 1);
-	bad = good;
-	bad.data = NULL;
-	FAILS(f, -EINVAL, "data", nvs_tensor_read, &bad, 1);
-	bad = good;
-	bad.offset = 1;
-	FAILS(f, -EINVAL, "70001 bytes", nvs_tensor_read, &bad, 1);
-	bad.offset = UINT64_MAX;
-	FAILS(f, -EINVAL, "t1", nvs_tensor_read, &bad, 1);
-	bad.offset = tensor_lengths[1];
-	bad.nbytes = UINT64_MAX;
-	FAILS(f, -EINVAL, "t1", nvs_tensor_read, &bad, 1);
-	empty = tensor_add(f, "empty", 10);
-	bad = good;
-	bad.tensor = empty;
-	bad.nbytes = 5;
-	FAILS(f, -ENODATA, "empty", nvs_tensor_read, &bad, 1);
-	bad.nbytes = 0;
-	OK(f, nvs_tensor_read(f->engine, &bad, 1, &f->error));
+	range = range_of(1, 0, tensor_lengths[1]);
+	range.size = 0;
+	FAILS(f, -EINVAL, "size", nvs_tensor_read, &range, 1);
+	range.size = sizeof(range);
+	for (size_t i = 0; i < LENGTH(outside); i++) {
+		range.offset = outside[i].offset;
+		range.nbytes = outside[i].nbytes;
+		FAILS(f, -EINVAL, outside[i].words, nvs_tensor_read, &range, 1);
+	}
+	range = range_of(1, 0, 5);
+	range.tensor = tensor_add(f, "empty", 10);
+	FAILS(f, -ENODATA, "empty", nvs_tensor_read, &range, 1);
+	range.nbytes = 0;
+	OK(f, nvs_tensor_read(f->engine, &range, 1, &f->error));
 	STATE(f, t[1], NVS_ON_DRIVE, false, 0);
 }

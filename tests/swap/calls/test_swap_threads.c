@@ -127,7 +127,7 @@ static void meddle(struct worker *w)
 	struct nvs_tensor_info info = {.size = sizeof(info)};
 	long rc;
 
-	switch (below(&w->random, 6)) {
+	switch (below(&w->random, 8)) {
 	case 0:
 		rc = nvs_tensor_prefetch(f->engine, &tensors[at], n, NULL);
 		MUST(rc >= 0 && rc <= (long)n);
@@ -146,6 +146,14 @@ static void meddle(struct worker *w)
 		MUST(rc == 0 || rc == -EBUSY);
 		break;
 	case 4:
+		rc = nvs_engine_step_begin(f->engine, NULL);
+		MUST(rc == 0 || rc == -EBUSY);
+		break;
+	case 5:
+		rc = nvs_engine_step_end(f->engine, NULL, NULL);
+		MUST(rc == 0 || rc == -EBUSY);
+		break;
+	case 6:
 		nvs_tensor_get_info(f->engine, tensors[at], &info);
 		MUST(info.nbytes == nbytes[at] && !info.status);
 		break;

@@ -109,9 +109,7 @@ TEST(a_kept_store_has_a_part_with_the_next_commit)
 			OK(f, nvs_engine_commit(f->engine, &f->error));
 		else
 			memcpy(range.data, old, sizeof(old));
-		OK(f, nvs_engine_abandon(f->engine, &f->error));
-		f->engine = NULL;
-		OK(f, fixture_reopen(f));
+		fixture_crash(f);
 		tensors_add(f, "t", tensor_lengths, TENSORS, t);
 		expect_on_drive();
 		range.tensor = t[2];
@@ -272,8 +270,7 @@ TEST(calls_that_copy_bytes_do_not_fail_for_each_other)
 		ended = ended || i == 1;
 	}
 	OK(f, nvs_tensor_wait(f->engine, &written, 1, 0, -1, &f->error));
-	OK(f, sole_swap_in(f->engine, &written, 1, -1, &f->error));
-	OK(f, sole_wait(f->engine, &written, 1, -1, &f->error));
+	tensors_pin(f, &written, 1);
 	for (size_t i = 0; i < 2; i++)
 		assert_true(filled((char *)nvs_tensor_data(written) + i * HALF, HALF, ROUNDS - 1));
 	OK(f, sole_release(f->engine, &written, 1, NVS_CLEAN, &f->error));

@@ -114,8 +114,7 @@ TEST(a_log_function_may_wait_for_a_lock_that_a_waiting_call_holds)
 	gate_init(&gate,
 		  &(const struct setup){.place = PLACE_DISK, .simulated = true, .verify = true});
 	tensors_add(f, "t", (uint64_t[]){LARGE, LARGE, 5000}, 3, t);
-	for (uint64_t i = 0; i < 3; i++)
-		tensor_store(f, t[i], i);
+	tensors_store(f, t, 3, 0);
 	tensor_write(f, t[0], 10);
 	/* This thread opens the gate only after its calls, which wait for long checksums too. */
 	fail_a_write(t[0]);
@@ -242,24 +241,6 @@ TEST(a_swap_out_starts_writing_before_any_checksum)
 	tensor_compare(f, t[0], 1);
 }
 
-TEST(checksums_of_many_lengths_are_right)
-{
-	static const uint64_t nbytes[] = {1,	       4096,	  128 * KIB,	 128 * KIB + 1,
-					  MIB,	       2 * MIB,	  2 * MIB + 1,	 4 * MIB,
-					  5 * MIB + 7, 300 * KIB, 300 * KIB + 1, 64 * KIB};
-	struct nvs_tensor *t[LENGTH(nbytes)];
-
-	OPEN(f, .place = PLACE_DISK, .verify = true, .pool_bytes = 32 * MIB);
-	tensors_add(f, "t", nbytes, LENGTH(nbytes), t);
-	for (uint64_t round = 0; round < 3; round++) {
-		for (uint64_t i = 0; i < LENGTH(nbytes); i++)
-			tensor_write(f, t[i], round * 100 + i);
-		tensors_swap_out(f, t, LENGTH(nbytes));
-		for (uint64_t i = 0; i < LENGTH(nbytes); i++)
-			tensor_compare(f, t[i], round * 100 + i);
-	}
-}
-
 /* A call that waits for a tensor being read and one being written on a drive that is held. */
 struct several {
 	struct nvs_tensor *read, *written;
@@ -365,10 +346,8 @@ static void read_parts_before_others(unsigned awaited)
 	OPEN(f, .place = PLACE_DISK, .simulated = true, .queue_depth = 2, .thread_count = 1);
 	tensors_add(f, "t", (uint64_t[]){30000, 30000}, 2, t);
 	tensors_add(f, "other", (uint64_t[]){4096, 4096, 4096}, 3, others);
-	for (unsigned i = 0; i < 2; i++)
-		tensor_store(f, t[i], i);
-	for (unsigned i = 0; i < 3; i++)
-		tensor_store(f, others[i], i);
+	tensors_store(f, t, 2, 0);
+	tensors_store(f, others, 3, 0);
 	for (unsigned i = 0; i < 4; i++)
 		ranges[i] = (struct nvs_tensor_range){sizeof(ranges[i]), t[i / 2], i % 2 * 20000,
 						      sizeof(memory[i]), memory[i]};
