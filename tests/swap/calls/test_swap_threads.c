@@ -225,10 +225,7 @@ static void register_own(struct worker *w)
 	for (size_t i = 0; i < OWN; i++) {
 		w->nbytes[i] = 1 + below(&w->random, 60000);
 		snprintf(names[i], sizeof(names[i]), "own.%u.%zu", w->number, i);
-		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
-						    .name = names[i],
-						    .dtype = NVS_U8,
-						    .numel = w->nbytes[i]};
+		specs[i] = (struct nvs_tensor_spec)U8_TENSOR(names[i], w->nbytes[i]);
 	}
 	DONE(nvs_tensor_register(f->engine, specs, OWN, w->own, &error));
 	for (size_t i = 0; i < OWN; i++) {
@@ -315,25 +312,22 @@ static uint64_t all_threads(const struct setup *setup)
 
 TEST(threads_share_an_engine)
 {
-	all_threads(&(struct setup){.place = PLACE_EXT4, .pool_bytes = MIB, .thread_count = 2});
-}
+	const struct setup setups[] = {{.place = PLACE_EXT4, .pool_bytes = MIB, .thread_count = 2},
+				       {.place = PLACE_TMPFS,
+					.pool_bytes = MIB,
+					.verify = true,
+					.keep = true,
+					.ioengine = NVS_IOENGINE_POSIX},
+				       {.place = PLACE_TMPFS,
+					.pool_bytes = 2 * MIB,
+					.max_in_cpu = NONE_STAYS,
+					.verify = true,
+					.thread_count = 2}};
 
-TEST(threads_share_a_verified_engine)
-{
-	all_threads(&(struct setup){.place = PLACE_TMPFS,
-				    .pool_bytes = MIB,
-				    .verify = true,
-				    .keep = true,
-				    .ioengine = NVS_IOENGINE_POSIX});
-}
-
-TEST(threads_share_an_engine_that_keeps_nothing_resident)
-{
-	all_threads(&(struct setup){.place = PLACE_TMPFS,
-				    .pool_bytes = 2 * MIB,
-				    .max_in_cpu = NONE_STAYS,
-				    .verify = true,
-				    .thread_count = 2});
+	for (size_t i = 0; i < LENGTH(setups); i++) {
+		all_threads(&setups[i]);
+		fixture_close(f);
+	}
 }
 
 TEST(waits_that_time_out_lose_nothing)
@@ -379,14 +373,12 @@ static void read_name(struct renamed *r)
 	const struct nvs_checkpoint_item item = {.size = sizeof(item), .tensor = r->t};
 	const struct nvs_tensor_info info = info_of(f, r->t);
 	char data[100], path[4096];
-	const void *from = data;
 	void *none = NULL;
 
 	fill(data, sizeof(data), 7);
 	FAILS(f, -EINVAL, "name", nvs_tensor_read, &beyond, 1);
 	FAILS(f, -EINVAL, "name", nvs_tensor_swap_in_to, &r->t, &none, 1);
-	OK(f, nvs_tensor_swap_out_from(f->engine, &r->t, &from, 1, &f->error));
-	OK(f, nvs_tensor_wait(f->engine, &r->t, 1, 0, -1, &f->error));
+	tensor_from(f, r->t, data);
 	snprintf(path, sizeof(path), "%s/named.safetensors", f->paths[0]);
 	OK(f, nvs_checkpoint_export(f->engine, &item, 1, path, NULL, &f->error));
 	assert_int_equal(unlink(path), 0);

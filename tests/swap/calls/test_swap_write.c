@@ -20,13 +20,11 @@ static void expect_on_drive(void)
 {
 	for (size_t i = 0; i < TENSORS; i++) {
 		static char memory[LENGTH_MAX];
-		void *data = memory;
 
 		if (info_of(f, t[i]).state == NVS_RESIDENT)
 			tensors_swap_out(f, &t[i], 1);
-		OK(f, nvs_tensor_swap_in_to(f->engine, &t[i], &data, 1, &f->error));
-		OK(f, nvs_tensor_wait(f->engine, &t[i], 1, 0, -1, &f->error));
-		assert_memory_equal(data, whole[i], tensor_lengths[i]);
+		tensor_to(f, t[i], memory);
+		assert_memory_equal(memory, whole[i], tensor_lengths[i]);
 	}
 }
 
@@ -204,16 +202,16 @@ struct copier {
 	char *data;
 };
 
-static struct nvs_tensor_range half_of(const struct copier *copier)
-{
-	return (struct nvs_tensor_range){sizeof(struct nvs_tensor_range), copier->t, copier->offset,
-					 HALF, copier->data};
-}
+#define HALF_OF(copier)                                                                            \
+	{                                                                                          \
+		sizeof(struct nvs_tensor_range), (copier)->t, (copier)->offset, HALF,              \
+			(copier)->data                                                             \
+	}
 
 static void *write_half(void *arg)
 {
 	struct copier *copier = arg;
-	const struct nvs_tensor_range range = half_of(copier);
+	const struct nvs_tensor_range range = HALF_OF(copier);
 
 	for (uint64_t seed = 0; seed < ROUNDS; seed++) {
 		fill(copier->data, HALF, seed);
@@ -225,7 +223,7 @@ static void *write_half(void *arg)
 static void *read_half(void *arg)
 {
 	struct copier *copier = arg;
-	const struct nvs_tensor_range range = half_of(copier);
+	const struct nvs_tensor_range range = HALF_OF(copier);
 
 	while (!*copier->ended)
 		MUST(!nvs_tensor_read(f->engine, &range, 1, NULL));
@@ -278,40 +276,47 @@ TEST(calls_that_copy_bytes_do_not_fail_for_each_other)
 		free(copiers[i].data);
 }
 
-/* A call on both tensors, of which a write has pinned the second while it reads `other`. */
+/* A call on n tensors, of which a write has pinned the last while it reads `other`. */
 struct outsider {
 	struct nvs_tensor *t[2], *other;
+	size_t n;
 	void (*call)(struct outsider *outsider);
 	char data[2][100];
 };
 
 static void swaps_out(struct outsider *o)
 {
-	MUST(!nvs_tensor_swap_out(f->engine, o->t, 2, NULL));
+	MUST(!nvs_tensor_swap_out(f->engine, o->t, o->n, NULL));
 }
 
 static void swaps_in(struct outsider *o)
 {
-	uint64_t pin;
-
-	MUST(!nvs_tensor_swap_in(f->engine, o->t, 2, -1, &pin, NULL));
-	MUST(!nvs_tensor_release(f->engine, o->t, 2, pin, NVS_CLEAN, NULL));
+	MUST(!sole_swap_in(f->engine, o->t, o->n, -1, NULL));
+	MUST(!sole_release(f->engine, o->t, o->n, NVS_CLEAN, NULL));
 }
 
 static void pins_for_new_contents(struct outsider *o)
 {
-	uint64_t pin;
-
-	MUST(!nvs_tensor_pin(f->engine, o->t, 2, -1, &pin, NULL));
-	MUST(!nvs_tensor_release(f->engine, o->t, 2, pin, NVS_CLEAN, NULL));
+	MUST(!sole_pin(f->engine, o->t, o->n, -1, NULL));
+	MUST(!sole_release(f->engine, o->t, o->n, NVS_CLEAN, NULL));
 }
 
 static void reads_to_external_memory(struct outsider *o)
 {
 	void *data[] = {o->data[0], o->data[1]};
 
-	MUST(!nvs_tensor_swap_in_to(f->engine, o->t, data, 2, NULL));
-	MUST(!nvs_tensor_wait(f->engine, o->t, 2, 0, -1, NULL));
+	MUST(!nvs_tensor_swap_in_to(f->engine, o->t, data, o->n, NULL));
+	MUST(!nvs_tensor_wait(f->engine, o->t, o->n, 0, -1, NULL));
+}
+
+static void writes_from_external_memory(struct outsider *o)
+{
+	tensor_from(f, o->t[0], o->data[0]);
+}
+
+static void forgets(struct outsider *o)
+{
+	MUST(!nvs_tensor_forget(f->engine, o->t, o->n, NULL));
 }
 
 #define BYTE_OF(tensor, data)                                                                      \
@@ -324,8 +329,8 @@ static void reads_bytes(struct outsider *o)
 	const struct nvs_tensor_range ranges[] = {BYTE_OF(o->t[0], o->data[0]),
 						  BYTE_OF(o->t[1], o->data[1])};
 
-	MUST(!nvs_tensor_read(f->engine, ranges, 2, NULL));
-	MUST(!nvs_tensor_wait(f->engine, o->t, 2, 0, -1, NULL));
+	MUST(!nvs_tensor_read(f->engine, ranges, o->n, NULL));
+	MUST(!nvs_tensor_wait(f->engine, o->t, o->n, 0, -1, NULL));
 }
 
 static void writes_bytes(struct outsider *o)
@@ -333,7 +338,7 @@ static void writes_bytes(struct outsider *o)
 	const struct nvs_tensor_range ranges[] = {BYTE_OF(o->t[0], o->data[0]),
 						  BYTE_OF(o->t[1], o->data[1])};
 
-	MUST(!nvs_tensor_write(f->engine, ranges, 2, -1, NULL));
+	MUST(!nvs_tensor_write(f->engine, ranges, o->n, -1, NULL));
 }
 
 static void commits(struct outsider *o)
@@ -384,7 +389,7 @@ TEST(later_writes_do_not_pass_a_call_that_waits_for_earlier_ones)
 							   commits};
 
 	for (size_t i = 0; i < LENGTH(calls); i++) {
-		struct outsider o = {.call = calls[i]};
+		struct outsider o = {.call = calls[i], .n = 2};
 		char byte = 1;
 		struct nvs_tensor_range first = {.size = sizeof(first), .nbytes = 1, .data = &byte};
 		pthread_t writer, caller;
@@ -413,44 +418,15 @@ TEST(later_writes_do_not_pass_a_call_that_waits_for_earlier_ones)
 	}
 }
 
-static void reads_a_part(struct outsider *o)
-{
-	const struct nvs_tensor_range range = {sizeof(range), o->t[0], 0, 1, o->data[0]};
-
-	MUST(!nvs_tensor_read(f->engine, &range, 1, NULL));
-	MUST(!nvs_tensor_wait(f->engine, o->t, 1, 0, -1, NULL));
-}
-
-static void reads_all(struct outsider *o)
-{
-	void *data = o->data[0];
-
-	MUST(!nvs_tensor_swap_in_to(f->engine, o->t, &data, 1, NULL));
-	MUST(!nvs_tensor_wait(f->engine, o->t, 1, 0, -1, NULL));
-}
-
-static void writes_from_external_memory(struct outsider *o)
-{
-	const void *data = o->data[0];
-
-	MUST(!nvs_tensor_swap_out_from(f->engine, o->t, &data, 1, NULL));
-	MUST(!nvs_tensor_wait(f->engine, o->t, 1, 0, -1, NULL));
-}
-
-static void forgets(struct outsider *o)
-{
-	MUST(!nvs_tensor_forget(f->engine, o->t, 1, NULL));
-}
-
 TEST(calls_wait_for_the_read_of_a_write_that_gave_up)
 {
-	static void (*const calls[])(struct outsider *) = {reads_all, reads_a_part,
+	static void (*const calls[])(struct outsider *) = {reads_to_external_memory, reads_bytes,
 							   writes_from_external_memory, forgets};
 	char byte = 0;
 
 	for (size_t i = 0; i < LENGTH(calls); i++) {
 		struct nvs_tensor_range range = {.size = sizeof(range), .nbytes = 1, .data = &byte};
-		struct outsider o = {.call = calls[i]};
+		struct outsider o = {.call = calls[i], .n = 1};
 		pthread_t caller;
 
 		OPEN(f, .place = PLACE_DISK, .simulated = true);
@@ -489,7 +465,7 @@ TEST(a_write_that_gave_up_leaves_a_read_of_the_callers)
 static void *write_and_fail(void *arg)
 {
 	struct copier *copier = arg;
-	const struct nvs_tensor_range range = half_of(copier);
+	const struct nvs_tensor_range range = HALF_OF(copier);
 
 	MUST(nvs_tensor_write(f->engine, &range, 1, -1, NULL) == -EIO);
 	return NULL;

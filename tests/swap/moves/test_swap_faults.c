@@ -82,18 +82,6 @@ TEST(verifying_covers_writes_from_external_memory)
 	tensor_compare(f, t, 5);
 }
 
-TEST(without_verify_a_changed_byte_goes_unnoticed)
-{
-	struct nvs_tensor *t = OPEN_ONE(f, 30000, .place = PLACE_DISK);
-
-	tensor_store(f, t, 4);
-	tensor_flip(f, t, 77);
-	tensors_pin(f, &t, 1);
-	assert_false(filled(nvs_tensor_data(t), 30000, 4));
-	OK(f, sole_release(f->engine, &t, 1, NVS_CLEAN, &f->error));
-	assert_int_equal(stats_of(f).verify_errors, 0);
-}
-
 /* ---- Writes that fail ---- */
 
 TEST(a_failed_write_leaves_the_tensor_in_the_pool)
