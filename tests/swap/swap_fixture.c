@@ -4,19 +4,11 @@
  * directories and removed; mounts are in a mount namespace of this process and end with it.
  */
 #include "swap/swap_fixture.h"
-#include "config/config.h"
 #include "store/member/member.h"
-#include "support/support.h"
-#include "swap/residency/internal.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <ftw.h>
-#include <inttypes.h>
 #include <linux/magic.h>
-#include <sys/stat.h>
 #include <sys/vfs.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 /* ---- Places ---- */
@@ -83,12 +75,9 @@ char *place_make(enum place place)
 
 void place_leave(char *directory)
 {
-	char command[512];
-
 	if (!directory)
 		return;
-	snprintf(command, sizeof(command), "rm -rf '%s'", directory);
-	(void)!system(command);
+	(void)remove_tree(directory);
 	for (size_t i = 0; i < LENGTH(made); i++)
 		if (made[i] == directory)
 			made[i] = NULL;
@@ -424,6 +413,18 @@ void tensor_to(struct fixture *fixture, struct nvs_tensor *tensor, void *data)
 }
 
 /* ---- Contents ---- */
+
+const uint64_t ranged_lengths[RANGED] = {1, 70001, RANGED_MAX};
+char ranged_bytes[RANGED][RANGED_MAX];
+
+void ranged_store(struct fixture *fixture, struct nvs_tensor **tensors)
+{
+	tensors_add(fixture, "t", ranged_lengths, RANGED, tensors);
+	for (size_t i = 0; i < RANGED; i++) {
+		fill(ranged_bytes[i], ranged_lengths[i], i + 1);
+		tensor_from(fixture, tensors[i], ranged_bytes[i]);
+	}
+}
 
 uint64_t seed_of_run(void)
 {

@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Shared by the tests of the swap engine: places for stores, engines opened on them, and random
- * contents that a seed reproduces.
+ * contents that a seed reproduces. It includes what they call of libc and of support/.
  */
 #ifndef TESTS_SWAP_SWAP_FIXTURE_H
 #define TESTS_SWAP_SWAP_FIXTURE_H
-
-#include <pthread.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "aio/engines/engine.h"
 #include "config/config.h"
@@ -175,6 +167,14 @@ void tensors_make(struct fixture *fixture, const char *prefix, uint64_t nbytes, 
 /* Swaps it out from external memory, or in to it, and waits. */
 void tensor_from(struct fixture *fixture, struct nvs_tensor *tensor, const void *data);
 void tensor_to(struct fixture *fixture, struct nvs_tensor *tensor, void *data);
+
+/* For reads and writes of ranges: three tensors of awkward lengths, and what each must have. */
+#define RANGED	   3
+#define RANGED_MAX 700001
+extern const uint64_t ranged_lengths[RANGED];
+extern char ranged_bytes[RANGED][RANGED_MAX];
+/* Registers them as t0, t1 and t2, and swaps them out from `ranged_bytes`. */
+void ranged_store(struct fixture *fixture, struct nvs_tensor **tensors);
 
 /* ---- Tensors with one owner each ---- */
 

@@ -3,16 +3,10 @@
  * The write budget: the count outlives stores, runs and kills; nine tenths are warned of; beyond it
  * no run starts. What a step has written stands in its result and in the trace.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <sys/file.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "support/inject.h"
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
+
+#include <sys/file.h>
 
 ONE_ENGINE
 

@@ -4,10 +4,8 @@
  * forgotten and registered, and the commit has the state at its beginning.
  */
 #include "support/inject.h"
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
 #include <semaphore.h>
 
 ONE_ENGINE

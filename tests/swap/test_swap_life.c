@@ -3,11 +3,8 @@
  * The life of a tensor from registration to removal: the effect of each call, its refusals, and the
  * tensor's reported state.
  */
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <sys/statvfs.h>
 
 ONE_ENGINE

@@ -4,10 +4,7 @@
  * is.
  */
 #include "support/inject.h"
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
-
-#include <errno.h>
 
 ONE_ENGINE
 

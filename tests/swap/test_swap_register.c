@@ -3,14 +3,10 @@
  * Registering while the store's files grow, which may take seconds: the test holds the system call
  * that reserves space, and the engine serves every other call meanwhile.
  */
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <semaphore.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 ONE_ENGINE
 

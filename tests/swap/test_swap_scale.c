@@ -4,13 +4,9 @@
  * million tensors. Allocations are counted by interposing the C library's functions, except under
  * sanitizers, which interpose them too.
  */
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
-#include <inttypes.h>
 #include <sys/statvfs.h>
-
-#include "base/clock.h"
 
 ONE_ENGINE
 

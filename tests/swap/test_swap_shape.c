@@ -3,10 +3,7 @@
  * Shapes of tensors: given at registration, told by nvs_tensor_get_info, kept by a kept store and
  * replaced by another registration.
  */
-#include <errno.h>
-
-#include "support/tests.h"
-#include "swap_fixture.h"
+#include "swap/swap_fixture.h"
 
 ONE_ENGINE
 

@@ -3,14 +3,9 @@
  * Engines on an aio of the caller: they share its workers and statistics, close in any order while
  * others have transfers in flight, and leave the aio as it is.
  */
-#include "aio/aio.h"
-#include "aio/engines/engine.h"
-#include "base/clock.h"
 #include "base/memory/huge_map.h"
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
 #include <sched.h>
 
 #define NBYTES (300 * KIB)

@@ -3,12 +3,7 @@
  * Kept stores: reading without writing, listing, the number of the commit, closing without a
  * commit, renaming.
  */
-#include <errno.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include "support/tests.h"
-#include "swap_fixture.h"
+#include "swap/swap_fixture.h"
 
 ONE_ENGINE
 

@@ -3,11 +3,7 @@
  * Swapping between the store and external memory: any alignment and length, whatever the pool holds
  * of the tensor, and no byte beyond the tensor is touched.
  */
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
-
-#include <errno.h>
-#include <unistd.h>
 
 ONE_ENGINE
 

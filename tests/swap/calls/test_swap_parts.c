@@ -4,22 +4,17 @@
  * pool, and no byte of the caller's memory beyond it is touched.
  */
 #include "store/member/member.h"
-#include "support/tests.h"
-#include "swap/contents_fixture.h"
-
-#include <errno.h>
-#include <fcntl.h>
-#include <unistd.h>
+#include "swap/swap_fixture.h"
 
 ONE_ENGINE
 
-static struct nvs_tensor *t[TENSORS];
+static struct nvs_tensor *t[RANGED];
 
 #define GUARD	64
 #define OUTSIDE 0x5a
 
 /* Memory for a part of each tensor. */
-static char parts[TENSORS][GUARD + LENGTH_MAX + GUARD];
+static char parts[RANGED][GUARD + RANGED_MAX + GUARD];
 
 static struct nvs_tensor_range range_of(size_t i, uint64_t offset, uint64_t nbytes)
 {
@@ -35,7 +30,7 @@ static void expect_part(size_t i, const struct nvs_tensor_range *range)
 {
 	const char *part = parts[i];
 
-	assert_memory_equal(part + GUARD, whole[i] + range->offset, range->nbytes);
+	assert_memory_equal(part + GUARD, ranged_bytes[i] + range->offset, range->nbytes);
 	for (uint64_t k = 0; k < GUARD; k++)
 		assert_true(part[k] == OUTSIDE && part[GUARD + range->nbytes + k] == OUTSIDE);
 }
@@ -51,23 +46,23 @@ static void read_part(size_t i, const struct nvs_tensor_range *range)
 /* Ranges of random length and place, and those at the ends, of all tensors in one call. */
 static void read_parts(const struct setup *setup, bool resident)
 {
-	struct nvs_tensor_range ranges[TENSORS];
+	struct nvs_tensor_range ranges[RANGED];
 	uint64_t seed = seed_of_run();
 
 	fixture_open(f, setup);
-	contents_store(f, t);
+	ranged_store(f, t);
 	if (resident)
-		contents_load(f, t);
+		tensors_load(f, t, RANGED);
 	for (int round = 0; round < 60; round++) {
-		for (size_t i = 0; i < TENSORS; i++) {
-			uint64_t offset = round == 0 ? 0 : below(&seed, tensor_lengths[i] + 1);
-			uint64_t left = tensor_lengths[i] - offset;
+		for (size_t i = 0; i < RANGED; i++) {
+			uint64_t offset = round == 0 ? 0 : below(&seed, ranged_lengths[i] + 1);
+			uint64_t left = ranged_lengths[i] - offset;
 
 			ranges[i] = range_of(i, offset, round % 3 ? below(&seed, left + 1) : left);
 		}
-		OK(f, nvs_tensor_read(f->engine, ranges, TENSORS, &f->error));
-		OK(f, nvs_tensor_wait(f->engine, t, TENSORS, 0, -1, &f->error));
-		for (size_t i = 0; i < TENSORS; i++) {
+		OK(f, nvs_tensor_read(f->engine, ranges, RANGED, &f->error));
+		OK(f, nvs_tensor_wait(f->engine, t, RANGED, 0, -1, &f->error));
+		for (size_t i = 0; i < RANGED; i++) {
 			expect_part(i, &ranges[i]);
 			STATE(f, t[i], resident ? NVS_RESIDENT : NVS_ON_DRIVE, false, 0);
 		}
@@ -91,9 +86,9 @@ TEST(a_part_of_a_dirty_tensor_has_its_newest_bytes)
 	struct nvs_tensor_range range;
 
 	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	contents_store(f, t);
+	ranged_store(f, t);
 	tensor_write(f, t[1], 77);
-	fill(whole[1], tensor_lengths[1], 77);
+	fill(ranged_bytes[1], ranged_lengths[1], 77);
 	range = range_of(1, 12345, 4321);
 	sim_forget_counts(f->sim);
 	read_part(1, &range);
@@ -107,7 +102,7 @@ TEST(reads_little_more_than_the_part_and_needs_no_pool)
 	struct sim_counts counts;
 
 	OPEN(f, .place = PLACE_DISK, .pool_bytes = 64 * KIB, .simulated = true);
-	contents_store(f, t);
+	ranged_store(f, t);
 	sim_forget_counts(f->sim);
 	range = range_of(2, 300001, 5000);
 	read_part(2, &range);
@@ -122,7 +117,7 @@ TEST(a_part_in_flight_keeps_the_tensor_busy)
 	struct nvs_tensor_range range;
 
 	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	contents_store(f, t);
+	ranged_store(f, t);
 	range = range_of(1, 5, 600);
 	sim_hold(f->sim, SIM_READS);
 	OK(f, nvs_tensor_read(f->engine, &range, 1, &f->error));
@@ -141,27 +136,27 @@ TEST(a_part_in_flight_keeps_the_tensor_busy)
 
 TEST(a_failed_read_is_that_of_its_tensor_alone)
 {
-	struct nvs_tensor_range ranges[TENSORS];
+	struct nvs_tensor_range ranges[RANGED];
 	uint64_t from;
 
 	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	contents_store(f, t);
+	ranged_store(f, t);
 	from = LABEL_AREA_BYTES + info_of(f, t[1]).store_offset + 40000;
-	for (size_t i = 0; i < TENSORS; i++)
-		ranges[i] = range_of(i, tensor_lengths[i] / 2,
-				     tensor_lengths[i] - tensor_lengths[i] / 2);
+	for (size_t i = 0; i < RANGED; i++)
+		ranges[i] = range_of(i, ranged_lengths[i] / 2,
+				     ranged_lengths[i] - ranged_lengths[i] / 2);
 	sim_fault(f->sim, &(const struct sim_rule){.fault = SIM_ERROR,
 						   .error = EIO,
 						   .reads = true,
 						   .from = from,
 						   .to = from + 1});
-	OK(f, nvs_tensor_read(f->engine, ranges, TENSORS, &f->error));
-	FAILS(f, -EIO, "t1: reading /", nvs_tensor_wait, t, TENSORS, 0, -1);
+	OK(f, nvs_tensor_read(f->engine, ranges, RANGED, &f->error));
+	FAILS(f, -EIO, "t1: reading /", nvs_tensor_wait, t, RANGED, 0, -1);
 	expect_part(0, &ranges[0]);
 	expect_part(2, &ranges[2]);
 	sim_no_faults(f->sim);
 	STATE(f, t[1], NVS_ON_DRIVE, false, 0);
-	ranges[1] = range_of(1, 0, tensor_lengths[1]);
+	ranges[1] = range_of(1, 0, ranged_lengths[1]);
 	read_part(1, &ranges[1]);
 }
 
@@ -175,24 +170,25 @@ static void read_many(bool resident)
 	uint64_t seed = seed_of_run();
 
 	OPEN(f, .place = PLACE_DISK);
-	contents_store(f, t);
+	ranged_store(f, t);
 	if (resident)
-		contents_load(f, t);
+		tensors_load(f, t, RANGED);
 	for (size_t k = 0; k < MANY; k++) {
 		size_t i = 1 + below(&seed, 2);
 
 		ranges[k] =
 			(struct nvs_tensor_range){.size = sizeof(ranges[k]),
 						  .tensor = t[i],
-						  .offset = below(&seed, tensor_lengths[i] - 1000),
+						  .offset = below(&seed, ranged_lengths[i] - 1000),
 						  .nbytes = k % 5 ? below(&seed, 1001) : 0,
 						  .data = memory[k]};
 	}
 	OK(f, nvs_tensor_read(f->engine, ranges, MANY, &f->error));
-	OK(f, nvs_tensor_wait(f->engine, t, TENSORS, 0, -1, &f->error));
+	OK(f, nvs_tensor_wait(f->engine, t, RANGED, 0, -1, &f->error));
 	for (size_t k = 0; k < MANY; k++)
 		assert_memory_equal(memory[k],
-				    whole[ranges[k].tensor == t[1] ? 1 : 2] + ranges[k].offset,
+				    ranged_bytes[ranges[k].tensor == t[1] ? 1 : 2] +
+					    ranges[k].offset,
 				    ranges[k].nbytes);
 	fixture_close(f);
 }
@@ -210,20 +206,20 @@ TEST(a_failed_range_ends_those_of_its_tensor_behind_it)
 	char memory[3][10] = {{0}};
 
 	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	contents_store(f, t);
+	ranged_store(f, t);
 	for (size_t k = 0; k < 3; k++)
 		ranges[k] = (struct nvs_tensor_range){sizeof(ranges[k]), t[1], k * 20000, 10,
 						      memory[k]};
 	sim_fail(f->sim, NVS_READ, 1, EIO, 1);
 	sim_forget_counts(f->sim);
 	OK(f, nvs_tensor_read(f->engine, ranges, 3, &f->error));
-	FAILS(f, -EIO, "t1: reading /", nvs_tensor_wait, t, TENSORS, 0, -1);
+	FAILS(f, -EIO, "t1: reading /", nvs_tensor_wait, t, RANGED, 0, -1);
 	assert_int_equal(sim_ios(f->sim, NVS_READ), 2);
-	assert_memory_equal(memory[0], whole[1], 10);
+	assert_memory_equal(memory[0], ranged_bytes[1], 10);
 	STATE(f, t[1], NVS_ON_DRIVE, false, 0);
 	OK(f, nvs_tensor_read(f->engine, ranges, 3, &f->error));
-	OK(f, nvs_tensor_wait(f->engine, t, TENSORS, 0, -1, &f->error));
-	assert_memory_equal(memory[2], whole[1] + 40000, 10);
+	OK(f, nvs_tensor_wait(f->engine, t, RANGED, 0, -1, &f->error));
+	assert_memory_equal(memory[2], ranged_bytes[1] + 40000, 10);
 }
 
 TEST(only_a_range_of_all_bytes_is_verified)
@@ -231,11 +227,11 @@ TEST(only_a_range_of_all_bytes_is_verified)
 	struct nvs_tensor_range range;
 
 	OPEN(f, .place = PLACE_DISK, .keep = true, .verify = true);
-	contents_store(f, t);
+	ranged_store(f, t);
 	tensor_flip(f, t[1], 100);
-	range = range_of(1, 200, tensor_lengths[1] - 200);
+	range = range_of(1, 200, ranged_lengths[1] - 200);
 	read_part(1, &range);
-	range = range_of(1, 0, tensor_lengths[1]);
+	range = range_of(1, 0, ranged_lengths[1]);
 	OK(f, nvs_tensor_read(f->engine, &range, 1, &f->error));
 	FAILS(f, -EBADMSG, "t1", nvs_tensor_wait, &t[1], 1, 0, -1);
 }
@@ -250,9 +246,9 @@ TEST(ranges_that_are_wrong_are_refused)
 	struct nvs_tensor_range range;
 
 	OPEN(f, .place = PLACE_DISK);
-	contents_store(f, t);
+	ranged_store(f, t);
 	OK(f, nvs_tensor_read(f->engine, NULL, 0, &f->error));
-	range = range_of(1, 0, tensor_lengths[1]);
+	range = range_of(1, 0, ranged_lengths[1]);
 	range.size = 0;
 	FAILS(f, -EINVAL, "size", nvs_tensor_read, &range, 1);
 	range.size = sizeof(range);

@@ -2,9 +2,6 @@
 /*
  * Pins belong to the calls that make them: several owners of one tensor, and reads that fail.
  */
-#include <errno.h>
-
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 ONE_ENGINE

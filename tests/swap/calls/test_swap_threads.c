@@ -4,15 +4,10 @@
  * a drive that stalls while every wait has a limit. A thread that changes a shared tensor locks out
  * the others, as callers must; all other calls come from any thread at any time.
  */
-#include "support/support.h"
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <unistd.h>
 
 ONE_ENGINE
 

@@ -4,27 +4,25 @@
  * call, with the copy-on-write of a kept store and its checksums.
  */
 #include "store/member/member.h"
-#include "support/tests.h"
-#include "swap/contents_fixture.h"
+#include "swap/swap_fixture.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <stdatomic.h>
 
 ONE_ENGINE
 
-static struct nvs_tensor *t[TENSORS];
+static struct nvs_tensor *t[RANGED];
 
 /* What the drive has, read without the pool. */
 static void expect_on_drive(void)
 {
-	for (size_t i = 0; i < TENSORS; i++) {
-		static char memory[LENGTH_MAX];
+	for (size_t i = 0; i < RANGED; i++) {
+		static char memory[RANGED_MAX];
 
 		if (info_of(f, t[i]).state == NVS_RESIDENT)
 			tensors_swap_out(f, &t[i], 1);
 		tensor_to(f, t[i], memory);
-		assert_memory_equal(memory, whole[i], tensor_lengths[i]);
+		assert_memory_equal(memory, ranged_bytes[i], ranged_lengths[i]);
 	}
 }
 
@@ -34,25 +32,25 @@ static struct nvs_tensor_range range_of(size_t i, uint64_t offset, uint64_t nbyt
 					 .tensor = t[i],
 					 .offset = offset,
 					 .nbytes = nbytes,
-					 .data = whole[i] + offset};
+					 .data = ranged_bytes[i] + offset};
 }
 
 static void write_parts(const struct setup *setup)
 {
-	struct nvs_tensor_range ranges[2 * TENSORS];
+	struct nvs_tensor_range ranges[2 * RANGED];
 	uint64_t seed = seed_of_run();
 
 	fixture_open(f, setup);
-	contents_store(f, t);
+	ranged_store(f, t);
 	for (int round = 0; round < 40; round++) {
-		for (size_t i = 0; i < 2 * TENSORS; i++) {
-			uint64_t length = tensor_lengths[i / 2], offset = below(&seed, length + 1);
+		for (size_t i = 0; i < 2 * RANGED; i++) {
+			uint64_t length = ranged_lengths[i / 2], offset = below(&seed, length + 1);
 			uint64_t nbytes = below(&seed, length - offset + 1);
 
 			ranges[i] = range_of(i / 2, offset, nbytes);
 			fill(ranges[i].data, nbytes, next_random(&seed));
 		}
-		OK(f, nvs_tensor_write(f->engine, ranges, 2 * TENSORS, -1, &f->error));
+		OK(f, nvs_tensor_write(f->engine, ranges, 2 * RANGED, -1, &f->error));
 		if (round % 4 == 3)
 			expect_on_drive();
 	}
@@ -76,14 +74,14 @@ TEST(a_later_range_wins)
 	char first[400], second[300];
 
 	OPEN(f, .place = PLACE_DISK);
-	contents_store(f, t);
+	ranged_store(f, t);
 	memset(first, 'a', sizeof(first));
 	memset(second, 'b', sizeof(second));
 	ranges[0] = (struct nvs_tensor_range){sizeof(ranges[0]), t[1], 1000, 400, first};
 	ranges[1] = (struct nvs_tensor_range){sizeof(ranges[0]), t[1], 1100, 300, second};
 	OK(f, nvs_tensor_write(f->engine, ranges, 2, -1, &f->error));
-	memset(whole[1] + 1000, 'a', 100);
-	memset(whole[1] + 1100, 'b', 300);
+	memset(ranged_bytes[1] + 1000, 'a', 100);
+	memset(ranged_bytes[1] + 1100, 'b', 300);
 	STATE(f, t[1], NVS_RESIDENT, true, 0);
 	expect_on_drive();
 }
@@ -95,9 +93,9 @@ TEST(a_kept_store_has_a_part_with_the_next_commit)
 	char old[5000];
 
 	OPEN(f, .place = PLACE_DISK, .keep = true);
-	contents_store(f, t);
+	ranged_store(f, t);
 	OK(f, nvs_engine_commit(f->engine, &f->error));
-	memcpy(old, whole[2] + 300001, sizeof(old));
+	memcpy(old, ranged_bytes[2] + 300001, sizeof(old));
 	range = range_of(2, 300001, sizeof(old));
 	for (int run = 0; run < 2; run++) {
 		fill(range.data, sizeof(old), 99);
@@ -108,7 +106,7 @@ TEST(a_kept_store_has_a_part_with_the_next_commit)
 		else
 			memcpy(range.data, old, sizeof(old));
 		fixture_crash(f);
-		tensors_add(f, "t", tensor_lengths, TENSORS, t);
+		tensors_add(f, "t", ranged_lengths, RANGED, t);
 		expect_on_drive();
 		range.tensor = t[2];
 	}
@@ -121,7 +119,7 @@ TEST(after_an_error_no_byte_has_changed)
 	uint64_t from;
 
 	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	contents_store(f, t);
+	ranged_store(f, t);
 	memset(other, 'x', sizeof(other));
 	ranges[0] = (struct nvs_tensor_range){sizeof(ranges[0]), t[1], 10, 100, other};
 	ranges[1] = (struct nvs_tensor_range){sizeof(ranges[0]), t[2], 10, 100, other};
@@ -143,7 +141,7 @@ TEST(a_time_limit_bounds_the_wait_for_reads)
 	struct nvs_tensor_range range;
 
 	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	contents_store(f, t);
+	ranged_store(f, t);
 	range = range_of(1, 500, 600);
 	fill(range.data, 600, 42);
 	sim_hold(f->sim, SIM_READS);
@@ -159,13 +157,13 @@ TEST(a_time_limit_bounds_the_wait_for_reads)
 
 TEST(what_can_not_be_written_is_refused)
 {
-	struct nvs_tensor_range ranges[TENSORS], bad;
+	struct nvs_tensor_range ranges[RANGED], bad;
 	struct nvs_tensor *empty;
 
 	OPEN(f, .place = PLACE_DISK, .pool_bytes = 512 * KIB, .keep = true);
-	contents_store(f, t);
+	ranged_store(f, t);
 	empty = tensor_add(f, "empty", 100);
-	for (size_t i = 0; i < TENSORS; i++)
+	for (size_t i = 0; i < RANGED; i++)
 		ranges[i] = range_of(i, 0, 1);
 	OK(f, nvs_tensor_write(f->engine, NULL, 0, 0, &f->error));
 	FAILS(f, -E2BIG, "t2", nvs_tensor_write, &ranges[2], 1, -1);
@@ -175,7 +173,7 @@ TEST(what_can_not_be_written_is_refused)
 	bad.nbytes = 0;
 	OK(f, nvs_tensor_write(f->engine, &bad, 1, 0, &f->error));
 	bad = ranges[1];
-	bad.offset = tensor_lengths[1];
+	bad.offset = ranged_lengths[1];
 	FAILS(f, -EINVAL, "not within", nvs_tensor_write, &bad, 1, -1);
 	OK(f, sole_swap_in(f->engine, &t[1], 1, -1, &f->error));
 	FAILS(f, -EBUSY, "t1 is pinned", nvs_tensor_write, ranges, 2, -1);
@@ -184,7 +182,7 @@ TEST(what_can_not_be_written_is_refused)
 	fixture_shut(f);
 	f->config.read_only = true;
 	OK(f, fixture_reopen(f));
-	tensors_add(f, "t", tensor_lengths, TENSORS, t);
+	tensors_add(f, "t", ranged_lengths, RANGED, t);
 	ranges[1].tensor = t[1];
 	FAILS(f, -EROFS, "read", nvs_tensor_write, &ranges[1], 1, -1);
 	expect_on_drive();

@@ -4,15 +4,11 @@
  * function is called with no lock held.
  */
 #include "support/inject.h"
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <semaphore.h>
 #include <stdatomic.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 ONE_ENGINE
 

@@ -3,15 +3,10 @@
  * Drives that fail or return wrong bytes: no silent loss, the error names what failed, and
  * everything else continues.
  */
-#include "support/tests.h"
+#include "store/member/member.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
-#include <unistd.h>
-
-#include "store/member/member.h"
 
 ONE_ENGINE
 

@@ -3,14 +3,8 @@
  * The scrub: it finds what the drive has lost before a call asks for it, mistakes no change for
  * damage, and leaves the drive to whoever else needs it.
  */
-#include "support/tests.h"
-#include "swap/swap_fixture.h"
-
-#include <errno.h>
-#include <inttypes.h>
-#include <unistd.h>
-
 #include "store/member/member.h"
+#include "swap/swap_fixture.h"
 
 ONE_ENGINE
 

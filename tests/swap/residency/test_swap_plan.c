@@ -3,12 +3,7 @@
  * The plan: the order of a step is recorded, followed and corrected; the budgets for tensors that
  * are read ahead, kept, evicted and written back; the statistics of a step.
  */
-#include "config/config.h"
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
-
-#include <errno.h>
-#include <inttypes.h>
 
 ONE_ENGINE
 
@@ -131,6 +126,9 @@ static struct nvs_step_io step(const size_t *order, size_t n, void (*with)(size_
 
 static const size_t in_turn[] = {0, 1, 2, 3, 4, 5, 6, 7};
 
+/* The same with a plan, of a step that has used the tensors in turn. */
+#define PLANNED(n, ...) (BEGIN(n, __VA_ARGS__), step(in_turn, n, use))
+
 static uint64_t ios(enum nvs_direction direction)
 {
 	return sim_ios(f->sim, direction);
@@ -170,8 +168,7 @@ TEST(nothing_is_read_ahead_between_steps)
 {
 	uint64_t before;
 
-	BEGIN(8, .pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-	step(in_turn, 8, use);
+	PLANNED(8, .pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step(in_turn, 8, use);
 	OK(f, nvs_tensor_swap_out(f->engine, t, 8, &f->error));
 	before = ios(NVS_READ);
@@ -222,8 +219,7 @@ TEST(a_step_that_departs_from_the_plan_is_served_and_corrects_it)
 /* Tensors read ahead and skipped release their share of the bucket. */
 TEST(a_step_that_skips_tensors_is_followed_again)
 {
-	BEGIN(8, .pool = 5, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-	step(in_turn, 8, use);
+	PLANNED(8, .pool = 5, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step_begin();
 	await_idle();
 	use(0);
@@ -240,8 +236,7 @@ TEST(a_step_that_skips_tensors_is_followed_again)
 /* A single access out of order does not lose the position in the plan. */
 TEST(an_access_out_of_order_changes_nothing)
 {
-	BEGIN(8, .pool = 5, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-	step(in_turn, 8, use);
+	PLANNED(8, .pool = 5, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step_begin();
 	await_idle();
 	use(0);
@@ -256,8 +251,7 @@ TEST(an_access_out_of_order_changes_nothing)
 TEST(forgetting_a_tensor_drops_the_plan)
 {
 	for (int in_a_step = 0; in_a_step < 2; in_a_step++) {
-		BEGIN(8, .pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-		step(in_turn, 8, use);
+		PLANNED(8, .pool = 4, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 		step(in_turn, 8, use);
 		if (in_a_step) {
 			step_begin();
@@ -305,9 +299,8 @@ TEST(reads_ahead_stay_within_the_bucket_or_are_one_tensor)
 
 	for (size_t k = 0; k < LENGTH(buckets); k++) {
 		/* Every step would wait for a tensor that is longer than the bucket. */
-		BEGIN(8, .pool = 6, .bucket = buckets[k], .half_bucket = k == 3, .live = ANY,
-		      .reuse = ANY);
-		step(in_turn, 8, use);
+		PLANNED(8, .pool = 6, .bucket = buckets[k], .half_bucket = k == 3, .live = ANY,
+			.reuse = ANY);
 		sim_hold(f->sim, SIM_READS);
 		step_begin();
 		assert_int_equal(count_in(NVS_READING), buckets[k]);
@@ -325,8 +318,7 @@ TEST(resident_tensors_stay_within_max_live)
 {
 	size_t most = 0;
 
-	BEGIN(8, .pool = 8, .bucket = ANY, .live = 3, .reuse = ANY, .in_cpu = ANY);
-	step(in_turn, 8, use);
+	PLANNED(8, .pool = 8, .bucket = ANY, .live = 3, .reuse = ANY, .in_cpu = ANY);
 	for (int turn = 0; turn < 2; turn++) {
 		step_begin();
 		for (size_t i = 0; i < 8; i++) {
@@ -434,8 +426,7 @@ TEST(max_in_cpu_holds_the_tensors_needed_soonest)
 
 TEST(the_tensor_needed_last_is_evicted)
 {
-	BEGIN(6, .pool = 3, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-	step(in_turn, 6, use);
+	PLANNED(6, .pool = 3, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step_begin();
 	use(0);
 	assert_int_equal(state_of(5), NVS_ON_DRIVE);
@@ -547,8 +538,7 @@ TEST(a_write_back_that_fails_loses_nothing)
 {
 	uint64_t before;
 
-	BEGIN(6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-	step(in_turn, 6, use);
+	PLANNED(6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step_begin();
 	await_idle();
 	before = ios(NVS_WRITE);
@@ -569,8 +559,7 @@ TEST(a_failed_read_ahead_is_read_again_when_asked_for)
 {
 	uint64_t before;
 
-	BEGIN(6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-	step(in_turn, 6, use);
+	PLANNED(6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	before = ios(NVS_READ);
 	sim_fail(f->sim, NVS_READ, 0, EIO, 1);
 	step_begin();
@@ -590,8 +579,7 @@ TEST(a_failed_read_ahead_is_no_error_of_the_write_before_it)
 	static char memory[PART];
 	const void *data = memory;
 
-	BEGIN(6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-	step(in_turn, 6, use);
+	PLANNED(6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	step_begin();
 	await_idle();
 	use(0);
@@ -618,8 +606,7 @@ TEST(a_failed_read_ahead_is_no_error_of_the_write_before_it)
 TEST(a_read_ahead_that_fails_while_prefetched_or_pinned_is_reported)
 {
 	for (int pinned = 0; pinned < 2; pinned++) {
-		BEGIN(6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-		step(in_turn, 6, use);
+		PLANNED(6, .pool = 3, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 		sim_hold(f->sim, SIM_READS);
 		sim_fail(f->sim, NVS_READ, 0, EIO, 1);
 		step_begin();
@@ -650,8 +637,7 @@ TEST(external_transfers_wait_for_reads_ahead)
 	static char memory[PART];
 	pthread_t thread;
 
-	BEGIN(6, .pool = 3, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
-	step(in_turn, 6, use);
+	PLANNED(6, .pool = 3, .bucket = 2, .live = ANY, .reuse = ANY, .in_cpu = ANY);
 	sim_hold(f->sim, SIM_READS);
 	step_begin();
 	assert_int_equal(state_of(0), NVS_READING);

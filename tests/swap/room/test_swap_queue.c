@@ -3,12 +3,9 @@
  * Calls that wait for room in the pool: in which order they get it, which calls may pass them, and
  * how often. Work is counted in bytes that other calls pin, never in time.
  */
-#include "support/support.h"
-#include "support/tests.h"
 #include "support/turns.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <stdatomic.h>
 

@@ -3,11 +3,8 @@
  * Room in the pool: which tensors are evicted or written back to make it, which calls wait for it
  * and how long, max_in_cpu, prefetching, and adjacent tensors moved by few I/Os.
  */
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <sched.h>
 
 ONE_ENGINE
