@@ -50,20 +50,6 @@ struct waiting {
 	struct ticket *ticket; /* for room: its own, or the one that its thread keeps */
 };
 
-static void waiting_check(const struct nvs_engine *engine, const struct attempt *attempt,
-			  const struct waiting *waiting)
-{
-	if (!STATE_CHECKS)
-		return;
-	lock_check(engine);
-	assert(!attempt->stuck || (!attempt->list && !attempt->failed_again));
-	assert(attempt->lack != LACKS_TURN || attempt->stuck);
-	assert(attempt->need <= attempt->nbytes && attempt->nbytes <= pool_bytes(engine->pool));
-	assert(waiting->failures <= engine->moves.write_failures);
-	assert(!waiting->from_ns || engine->room.waiting);
-	assert(!waiting->own.queued || waiting->from_ns);
-}
-
 /* ---- Checks of a batch, before anything is changed ---- */
 
 /* A pin for new contents would hand out the memory of those that a caller reads. */
@@ -276,7 +262,6 @@ static int try_to_pin(struct nvs_engine *engine, const struct request *request,
 		pool_note_wait(engine->pool);
 		waiting->counted = true;
 	}
-	waiting_check(engine, attempt, waiting);
 	return -EAGAIN;
 }
 
@@ -375,7 +360,6 @@ static int wait_for_change(struct nvs_engine *engine, const struct request *requ
 	uint64_t until = deadline, writes;
 	int rc;
 
-	waiting_check(engine, attempt, waiting);
 	/* What the call waits for goes before reading ahead. */
 	if (attempt->lack == LACKS_ROOM) {
 		room_promote(engine, attempt->need);

@@ -118,7 +118,6 @@ void events_wake(struct nvs_engine *engine);
 void events_changed(struct nvs_engine *engine);
 
 /* ---- scrub.c, without the lock ---- */
-void scrub_init(struct scrub *scrub, bool wanted);
 /* Starts the thread if a scrub is wanted; the engine is open. -ENOMEM, -EAGAIN */
 int scrub_start(struct nvs_engine *engine, struct nvs_error *error);
 /* Ends it, if it was started. -ETIMEDOUT: its read is overdue, and it ends when that completes. */

@@ -4,10 +4,10 @@
  * held while waiting for the drive or while checksums are computed.
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
- *	residency: pins tensor table errors plan places invariants
- *	room: policy queue room shortage follow
+ *	residency: tensor table errors plan places invariants
+ *	room: policy queue room follow
  *	moves: sums runs ahead landing events scrub
- *	calls: checks info step turns wait release pin prefetch external
+ *	calls: checks info step wait release pin prefetch external
  *	engine: files register commit engine
  */
 #ifndef RESIDENCY_INTERNAL_H
@@ -129,6 +129,7 @@ struct commit_state {
 	pthread_mutex_t lock; /* for the whole of a commit; taken before the engine's */
 	bool writing;
 	bool unsettled;
+	pthread_mutex_t notes;	       /* of these two; taken last */
 	struct note *note, *last_note; /* of the next commits; of the last one */
 	/* Forgotten, but the manifest names them, so their extents stay reserved; by run_next. */
 	struct nvs_tensor *forgotten;

@@ -354,7 +354,7 @@ static inline bool pin_failed(const struct nvs_tensor *tensor, uint64_t pin)
 	return pin && pin <= tensor->pins.failed;
 }
 
-/* ---- pins.c ---- */
+/* ---- tensor.c: pins ---- */
 /* Doubles the room; false: out of memory. */
 bool pins_grow(struct pins *pins);
 /* Makes room for one more pin; false: out of memory. */

@@ -177,22 +177,6 @@ static void sum_up(struct nvs_engine *engine)
 				  longest;
 }
 
-static void plan_made_check(const struct plan *plan)
-{
-	if (!STATE_CHECKS)
-		return;
-	assert(!plan->cursor && !plan->ready && !plan->before[0]);
-	for (size_t i = 0; i < plan->n; i++) {
-		const struct nvs_tensor *tensor = plan->order[i].tensor;
-
-		assert(tensor->rest->next_use <= i &&
-		       plan->order[tensor->rest->next_use].tensor == tensor);
-		assert(plan->next[i] < plan->n && plan->order[plan->next[i]].tensor == tensor);
-		assert(plan->next[i] > i || plan->next[i] == tensor->rest->next_use);
-		assert(plan->before[i + 1] - plan->before[i] == tensor->numel);
-	}
-}
-
 /* What the plan's tensors take of the pool that are to stay in it. */
 static uint64_t small_bytes(const struct nvs_engine *engine)
 {
@@ -261,7 +245,6 @@ void plan_mend(struct nvs_engine *engine)
 	plan->order_max = max;
 	plan->n = plan->nrecorded;
 	sum_up(engine);
-	plan_made_check(plan);
 	small = small_bytes(engine) > pool_bytes(engine->pool) / 2 ? 0
 								   : engine->persistence_threshold;
 	for (size_t i = 0; i < plan->n; i++) {

@@ -134,7 +134,8 @@ struct nvs_tensor *eviction_next(const struct nvs_engine *engine, struct evictio
 	const struct plan *plan = &engine->plan;
 	size_t until = eviction->needed_by;
 
-	while (eviction->turn != TURN_NONE && !eviction->enough(engine, eviction)) {
+	while (eviction->turn != TURN_NONE &&
+	       !(eviction->enough && eviction->enough(engine, eviction))) {
 		bool listed = eviction->turn == TURN_IDLE || eviction->turn == TURN_AHEAD;
 		struct nvs_tensor *tensor = listed ? eviction->tensor : NULL;
 		size_t at = eviction->at;
@@ -196,59 +197,34 @@ struct nvs_tensor *policy_next_read(struct nvs_engine *engine, size_t *rank, uin
 
 /* ---- Writing behind ---- */
 
-struct behind {
-	uint64_t have;	/* bytes free or clean once this is written */
-	uint64_t want;	/* the goal of `have` */
-	uint64_t bytes; /* to be written */
-	size_t count;
-	bool dirty; /* consider dirty tensors; false: clean ones */
-};
-
-/* False: no more fits this time. */
-static bool consider(struct nvs_engine *engine, struct nvs_tensor *tensor, struct behind *behind)
-{
-	uint64_t limit = (uint64_t)engine->aio_config.block_size * WRITE_BLOCKS;
-
-	if (is_dirty(tensor) != behind->dirty || (is_dirty(tensor) && tensor->status))
-		return true;
-	if (is_dirty(tensor)) {
-		if (behind->count && behind->bytes + tensor->extent > limit)
-			return false;
-		engine->scratch[behind->count++] = tensor;
-		behind->bytes += tensor->extent;
-	}
-	behind->have += tensor->extent;
-	return true;
-}
-
-/* In eviction order, down to the tensors that are needed before the next one to read. */
-static void consider_all(struct nvs_engine *engine, struct behind *behind)
-{
-	const struct plan *plan = &engine->plan;
-	struct nvs_tensor *tensor = TAILQ_FIRST(&engine->room.lists[PLACED_IDLE]);
-	size_t at = plan_last(plan, PLAN_LARGE);
-
-	for (; tensor && behind->have < behind->want; tensor = TAILQ_NEXT(tensor, idle))
-		if (!consider(engine, tensor, behind))
-			return;
-	while (at != PLAN_NONE && behind->have < behind->want &&
-	       plan_rank(plan, at) >= plan->ready) {
-		if (!consider(engine, plan->order[at].tensor, behind))
-			return;
-		at = plan_last_before(plan, PLAN_LARGE, at);
-	}
-}
-
 size_t policy_choose_writes(struct nvs_engine *engine)
 {
 	const struct plan *plan = &engine->plan;
-	/* So that the next reads find room at once. */
-	struct behind behind = {.have = free_bytes(engine) + engine->room.landing,
-				.want = min_u64(plan->extents - plan->resident, plan->lookahead)};
+	uint64_t limit = (uint64_t)engine->aio_config.block_size * WRITE_BLOCKS, nbytes = 0;
+	/* What is free or clean, so that the next reads find room at once. */
+	uint64_t have = free_bytes(engine) + engine->room.landing;
+	uint64_t want = min_u64(plan->extents - plan->resident, plan->lookahead);
+	struct nvs_tensor *tensor;
+	size_t count = 0;
 
 	/* Clean tensors count first; dirty ones are written for the rest. */
-	consider_all(engine, &behind);
-	behind.dirty = true;
-	consider_all(engine, &behind);
-	return behind.count;
+	for (int dirty = 0; dirty < 2; dirty++) {
+		/* Down to the tensors that are needed before the next one to read. */
+		struct eviction order = {.own = true, .writes = true, .needed_by = PLAN_NONE};
+
+		if (plan->ready)
+			order.needed_by = (plan->cursor + plan->ready - 1) % plan->n;
+		eviction_restart(engine, &order);
+		while (have < want && (tensor = eviction_next(engine, &order))) {
+			if (is_dirty(tensor) != dirty || (dirty && tensor->status))
+				continue;
+			if (dirty && count && nbytes + tensor->extent > limit)
+				return count;
+			if (dirty)
+				engine->scratch[count++] = tensor;
+			nbytes += dirty ? tensor->extent : 0;
+			have += tensor->extent;
+		}
+	}
+	return count;
 }

@@ -31,6 +31,7 @@ _Static_assert(TURN_IDLE < TURN_AHEAD && TURN_AHEAD < TURN_LARGE, "lists precede
 
 /* Evicts unpinned tensors until there is enough room. */
 struct eviction {
+	/* NULL: the caller decides. */
 	bool (*enough)(const struct nvs_engine *engine, const struct eviction *eviction);
 	uint64_t goal;	  /* bytes to be free or being freed */
 	uint64_t reached; /* bytes that are */
@@ -104,7 +105,7 @@ bool lease_all(struct nvs_engine *engine, size_t n);
 void evict_until_enough(struct nvs_engine *engine, struct eviction *eviction);
 
 /* ---- queue.c: under the lock ---- */
-void queue_init(struct queue *queue);
+#define PATIENCE_NS UINT64_C(10000000)
 /* Frees the places that threads still keep. */
 void queue_free_places(struct queue *queue);
 /* Whether no call waits for room. */
@@ -144,7 +145,7 @@ void plan_drop(struct nvs_engine *engine);
 /* Whether the plan has the tensor, which is to be removed. A recording that has it is lost. */
 bool plan_has(struct plan *plan, const struct nvs_tensor *tensor);
 
-/* ---- shortage.c: which tensors are pinned while a call waits for room; under the lock ---- */
+/* ---- queue.c: which tensors are pinned while a call waits for room; under the lock ---- */
 #define SHORTAGE_AFTER_NS   UINT64_C(5000000000)
 #define SHORTAGE_TEXT_BYTES 800
 

@@ -189,6 +189,7 @@ TEST(a_call_that_waits_is_passed_by_as_many_bytes_as_the_pool_has_at_most)
 	empty = tensor_add(f, "empty", 0);
 	OK(f, sole_pin(f->engine, &empty, 1, 0, &f->error));
 	OK(f, sole_release(f->engine, &empty, 1, NVS_DIRTY, &f->error));
+	await_first();
 	/* As many again when nothing has changed for long, and then only after twice the time. */
 	engine_lock(f->engine);
 	f->engine->queue.quiet_until_ns = 0;
