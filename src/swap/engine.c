@@ -225,6 +225,8 @@ static int open_pool(struct nvs_engine *engine, const struct nvs_config *config,
 
 static void engine_free(struct nvs_engine *engine)
 {
+	struct kept_place *place;
+
 	assert(!runs_in_flight(&engine->moves) && !engine->commit.writing && !engine->room.waiting);
 	assert(TAILQ_EMPTY(&engine->turns.line) && !engine->turns.ncopied);
 	/* Its last round may count the write budget, and say so to the log function, which may
@@ -236,8 +238,14 @@ static void engine_free(struct nvs_engine *engine)
 	tensors_free(engine);
 	free(engine->commit.note);
 	free(engine->commit.last_note);
-	queue_free_places(&engine->queue);
-	plan_free(&engine->plan);
+	/* Threads may still keep their places. */
+	while ((place = LIST_FIRST(&engine->queue.places))) {
+		LIST_REMOVE(place, link);
+		free(place);
+	}
+	plan_clear(&engine->plan);
+	free(engine->plan.order);
+	free(engine->plan.recording);
 	/* No ring has the memory any more when it is unmapped. */
 	if (engine->pool)
 		aio_unregister_all(engine->aio, pool_data(engine->pool));

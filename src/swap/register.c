@@ -319,7 +319,10 @@ int batch_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, s
 		struct nvs_tensor *tensor = tensors[i];
 
 		assert(tensor->registration == REGISTRATION_DONE);
-		if (plan_has(&engine->plan, tensor))
+		/* A recording that has the tensor is lost. */
+		if (engine->plan.step && tensor->rest->recorded == engine->plan.step)
+			engine->plan.lost = true;
+		if (in_plan(tensor))
 			plan_drop(engine);
 		drop(engine, tensor);
 		engine->nregistered--;

@@ -11,6 +11,8 @@
  * It is *stuck* if it has nothing to launch and evicted nothing: only a change by other calls or a
  * landing lets the next attempt succeed.
  */
+#include <inttypes.h>
+
 #include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 
@@ -87,7 +89,14 @@ static int check_and_collect(struct nvs_engine *engine, const struct request *re
 					   " is pinned for new contents, which are not released "
 					   "yet: release it first");
 		if (tensor->extent > pool_bytes(engine->pool))
-			return too_large(engine, tensor, error);
+			return error_named(
+				error, -E2BIG, tensor->rest->name,
+				" has %s (%" PRIu64 " bytes), more than the whole pool of %s "
+				"(%s): set %s to %" PRIu64 " elements or more",
+				size_text(tensor->nbytes, need), tensor->nbytes,
+				size_text(pool_bytes(engine->pool), have), engine->remedy,
+				engine->pool_key,
+				(tensor->extent + engine->pool_step - 1) / engine->pool_step);
 		if (!pins_reserve(&tensor->pins))
 			return error_set(error, -ENOMEM, "out of memory for the pins of a tensor");
 		attempt->nbytes += tensor->extent;

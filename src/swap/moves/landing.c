@@ -3,6 +3,8 @@
  * Landing: what becomes of the tensors of a run whose transfer has completed. A read or a write
  * that failed leaves the contents where they were.
  */
+#include <stdlib.h>
+
 #include "swap/moves/moves.h"
 
 /* ---- Runs in flight for longer than io_timeout_ms; they stay in flight and land like others ---- */
@@ -173,8 +175,11 @@ static size_t land(struct nvs_engine *engine, const struct transfer *run, size_t
 		if (status)
 			tensor->rest->error_offset = error_offset;
 		/* A failed write has spoilt the extent; the other one still has its contents. */
-		if (status && tensor->io == IO_WRITING && tensor->place == tensor->offset)
-			forget_drive(tensor);
+		if (status && tensor->io == IO_WRITING && tensor->place == tensor->offset) {
+			assert(tensor->content != CONTENT_BOTH);
+			tensor->content = in_pool(tensor->content) ? CONTENT_POOL : CONTENT_NONE;
+			tensor->checksum_state = CHECKSUM_NONE;
+		}
 		tensor->io = IO_IDLE;
 		tensor->origin = ORIGIN_CALL;
 		if (direction == NVS_READ)
@@ -249,8 +254,16 @@ struct transfer *runs_land(struct nvs_engine *engine, struct transfer *list)
 	}
 	if (!nparts)
 		return NULL;
-	for (size_t i = 0; i < nparts; i++)
-		lend_next(engine->scratch[i]);
+	for (size_t i = 0; i < nparts; i++) {
+		struct nvs_tensor *tensor = engine->scratch[i];
+		struct part *part = tensor->rest->parts;
+
+		/* A part that failed is the last one. */
+		assert(tensor->content == CONTENT_DRIVE && !tensor->status);
+		lend(tensor, part->data, part->offset, part->nbytes);
+		tensor->rest->parts = part->next;
+		free(part);
+	}
 	list = runs_build(engine, engine->scratch, nparts, NVS_READ);
 	if (awaited)
 		runs_promote_new(engine, list);

@@ -60,8 +60,6 @@ bool sums_compared(const struct nvs_engine *engine, const struct nvs_tensor *ten
 /* Whether data read into the tensor, of files, gives it its checksum, with which later reads are
  * compared. */
 bool sum_learned(const struct nvs_engine *engine, const struct nvs_tensor *tensor);
-int sums_open(struct nvs_engine *engine); /* -ENOMEM */
-void sums_close(struct nvs_engine *engine);
 /* Before writes of these runs are submitted: computes short checksums, and queues long ones, which
  * are computed while the runs are in flight. */
 void sums_begin(struct nvs_engine *engine, struct transfer *list);

@@ -95,28 +95,6 @@ static void sum_slice(struct nvs_engine *engine, struct sums *sums)
 	}
 }
 
-/* ---- Opening and closing ---- */
-
-int sums_open(struct nvs_engine *engine)
-{
-	struct sums *sums = &engine->events.sums;
-
-	TAILQ_INIT(&sums->writing);
-	sums->end = &sums->completed;
-	sums->state = XXH3_createState();
-	return sums->state ? 0 : -ENOMEM;
-}
-
-void sums_close(struct nvs_engine *engine)
-{
-	struct sums *sums = &engine->events.sums;
-
-	assert(!sums->completed && TAILQ_EMPTY(&sums->writing));
-	assert(!sums->run);
-	XXH3_freeState(sums->state);
-	sums->state = NULL;
-}
-
 /* ---- Writes that begin ---- */
 
 void sums_begin(struct nvs_engine *engine, struct transfer *list)

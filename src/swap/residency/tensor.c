@@ -27,13 +27,6 @@ enum nvs_tensor_state tensor_state(const struct nvs_tensor *tensor)
 
 /* ---- Changes of the contents ---- */
 
-void set_dirty(struct nvs_tensor *tensor)
-{
-	assert(tensor->memory == MEMORY_POOL && tensor->io == IO_IDLE);
-	assert(!tensor->engine->read_only);
-	tensor->content = on_drive(tensor->content) ? CONTENT_NEWER : CONTENT_POOL;
-}
-
 void set_clean(struct nvs_tensor *tensor)
 {
 	assert(tensor->memory == MEMORY_POOL && tensor->io == IO_IDLE);
@@ -45,14 +38,6 @@ void forget_pool(struct nvs_tensor *tensor)
 {
 	assert(tensor->io == IO_IDLE);
 	tensor->content = on_drive(tensor->content) ? CONTENT_DRIVE : CONTENT_NONE;
-}
-
-void forget_drive(struct nvs_tensor *tensor)
-{
-	assert(tensor->io == IO_WRITING && tensor->content != CONTENT_BOTH);
-	assert(tensor->place == tensor->offset);
-	tensor->content = in_pool(tensor->content) ? CONTENT_POOL : CONTENT_NONE;
-	tensor->checksum_state = CHECKSUM_NONE;
 }
 
 /* ---- External memory ---- */
@@ -82,17 +67,6 @@ void lend_before(struct nvs_tensor *tensor, const void *data, uint64_t offset, u
 			      tensor->rest->part_nbytes};
 	tensor->rest->parts = part;
 	set_part(tensor, data, offset, nbytes);
-}
-
-void lend_next(struct nvs_tensor *tensor)
-{
-	struct part *part = tensor->rest->parts;
-
-	/* A part that failed is the last one. */
-	assert(tensor->content == CONTENT_DRIVE && !tensor->status);
-	lend(tensor, part->data, part->offset, part->nbytes);
-	tensor->rest->parts = part->next;
-	free(part);
 }
 
 void parts_free(struct part *part)
@@ -151,12 +125,15 @@ static void pins_check(const struct nvs_tensor *tensor)
 	assert(pins_of(tensor)[pins->count - 1] <= tensor->engine->last_pin);
 }
 
-bool pins_grow(struct pins *pins)
+bool pins_reserve(struct pins *pins)
 {
 	uint32_t max = pins->max ? pins->max : PINS_FEW;
-	uint64_t *many = realloc(pins->max ? pins->many : NULL, 2 * (size_t)max * sizeof(*many));
+	uint64_t *many;
 
+	if (pins->count < max)
+		return true;
 	assert(pins->count == max && max <= UINT32_MAX / 2);
+	many = realloc(pins->max ? pins->many : NULL, 2 * (size_t)max * sizeof(*many));
 	if (!many)
 		return false;
 	if (!pins->max)
@@ -225,10 +202,4 @@ int pin_check(const struct nvs_tensor *tensor, uint64_t pin, struct nvs_error *e
 			   " is not pinned by pin %" PRIu64
 			   ": give the pin that its nvs_tensor_swap_in or nvs_tensor_pin returned",
 			   pin);
-}
-
-void pins_free(struct nvs_tensor *tensor)
-{
-	if (tensor->pins.max)
-		free(tensor->pins.many);
 }

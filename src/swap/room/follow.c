@@ -75,14 +75,6 @@ static void follow(struct nvs_engine *engine, struct nvs_tensor *tensor)
 
 /* ---- Recording ---- */
 
-void plan_begin(struct plan *plan)
-{
-	plan->nrecorded = 0;
-	plan->step++;
-	plan->same = true;
-	plan->lost = false;
-}
-
 void plan_access(struct nvs_engine *engine, struct nvs_tensor *tensor, bool contents)
 {
 	struct plan *plan = &engine->plan;
@@ -107,13 +99,6 @@ void plan_access(struct nvs_engine *engine, struct nvs_tensor *tensor, bool cont
 	}
 	if (plan->n)
 		follow(engine, tensor);
-}
-
-bool plan_has(struct plan *plan, const struct nvs_tensor *tensor)
-{
-	if (tensor->rest->recorded == plan->step && plan->step)
-		plan->lost = true;
-	return in_plan(tensor);
 }
 
 /* ---- The plan of the next step ---- */

@@ -113,10 +113,11 @@ static void begin_turn(const struct nvs_engine *engine, struct eviction *evictio
 						   : NULL;
 		break;
 	case TURN_LARGE:
-		eviction->at = plan_last(&engine->plan, PLAN_LARGE);
+		eviction->at = plan_last(&engine->plan, PLAN_LARGE, PLAN_NONE);
 		break;
 	case TURN_SMALL:
-		eviction->at = eviction->small ? plan_last(&engine->plan, PLAN_SMALL) : PLAN_NONE;
+		eviction->at = eviction->small ? plan_last(&engine->plan, PLAN_SMALL, PLAN_NONE)
+					       : PLAN_NONE;
 		break;
 	case TURN_NONE:
 		break;
@@ -147,7 +148,7 @@ struct nvs_tensor *eviction_next(const struct nvs_engine *engine, struct evictio
 		} else if (!listed && at != PLAN_NONE &&
 			   (until == PLAN_NONE || plan_rank(plan, at) > plan_rank(plan, until))) {
 			tensor = plan->order[at].tensor;
-			eviction->at = plan_last_before(
+			eviction->at = plan_last(
 				plan, eviction->turn == TURN_SMALL ? PLAN_SMALL : PLAN_LARGE, at);
 		}
 		if (!tensor) {

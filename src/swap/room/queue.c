@@ -26,16 +26,6 @@
 
 #include "swap/room/room.h"
 
-void queue_free_places(struct queue *queue)
-{
-	struct kept_place *place;
-
-	while ((place = LIST_FIRST(&queue->places))) {
-		LIST_REMOVE(place, link);
-		free(place);
-	}
-}
-
 bool queue_empty(const struct nvs_engine *engine)
 {
 	return TAILQ_EMPTY(&engine->queue.tickets);

@@ -106,8 +106,6 @@ void evict_until_enough(struct nvs_engine *engine, struct eviction *eviction);
 
 /* ---- queue.c: under the lock ---- */
 #define PATIENCE_NS UINT64_C(10000000)
-/* Frees the places that threads still keep. */
-void queue_free_places(struct queue *queue);
 /* Whether no call waits for room. */
 bool queue_empty(const struct nvs_engine *engine);
 /* Something was released or has landed, so the first call tries again before others pass it. */
@@ -134,16 +132,12 @@ struct kept_place *queue_kept_place(const struct nvs_engine *engine);
 void queue_check(const struct nvs_engine *engine);
 
 /* ---- follow.c: under the lock ---- */
-/* A step begins, which is recorded. */
-void plan_begin(struct plan *plan);
 /* Records an access to the tensor and moves the cursor. */
 void plan_access(struct nvs_engine *engine, struct nvs_tensor *tensor, bool contents);
 /* Makes the recorded order of this step the plan of the next. */
 void plan_mend(struct nvs_engine *engine);
 /* Drops the plan. */
 void plan_drop(struct nvs_engine *engine);
-/* Whether the plan has the tensor, which is to be removed. A recording that has it is lost. */
-bool plan_has(struct plan *plan, const struct nvs_tensor *tensor);
 
 /* ---- queue.c: which tensors are pinned while a call waits for room; under the lock ---- */
 #define SHORTAGE_AFTER_NS   UINT64_C(5000000000)
