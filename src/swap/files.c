@@ -147,10 +147,8 @@ int nvs_tensor_register_rows(struct nvs_engine *engine, const struct nvs_tensor_
 		rc = struct_in_at(&one, sizeof(one), rows, i);
 		if (rc)
 			struct_refused(error, rc, "nvs_tensor_rows", "rows[%zu]", i);
-		else
-			rc = check_tensor(engine, one.tensor, i, error);
-		if (!rc)
-			rc = add_rows(engine, &one, &tensors[i], error);
+		rc = rc ?: check_tensor(engine, one.tensor, i, error)
+			?: add_rows(engine, &one, &tensors[i], error);
 		done += !rc;
 	}
 	while (rc && done--) {

@@ -161,7 +161,7 @@ void tensor_compare(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t
 void tensors_write(struct fixture *fixture, struct nvs_tensor **tensors, size_t n, uint64_t seed);
 void tensors_store(struct fixture *fixture, struct nvs_tensor **tensors, size_t n, uint64_t seed);
 void tensors_compare(struct fixture *fixture, struct nvs_tensor **tensors, size_t n, uint64_t seed);
-/* Registers n tensors of that length, named prefix0 and so on, and stores them with seeds from 0. */
+/* Registers n tensors of that length, prefix0 and so on, and stores them with seeds from 0. */
 void tensors_make(struct fixture *fixture, const char *prefix, uint64_t nbytes, size_t n,
 		  struct nvs_tensor **tensors);
 /* Swaps it out from external memory, or in to it, and waits. */

@@ -256,7 +256,8 @@ static int try_to_pin(struct nvs_engine *engine, const struct request *request,
 	if (!queue_lets_pass(engine, waiting->ticket, attempt->nbytes)) {
 		attempt->lack = LACKS_TURN;
 		attempt->stuck = true;
-	} else if (attempt->need <= free_bytes(engine) && lease_all(engine, attempt->nabsent)) {
+	} else if (attempt->need <= pool_free_bytes(engine->pool) &&
+		   lease_all(engine, attempt->nabsent)) {
 		queue_passed(engine, waiting->ticket, attempt->nbytes);
 		attempt->list = pin_batch(engine, request, attempt->nabsent);
 		attempt->lack = LACKS_NOTHING;
@@ -311,7 +312,7 @@ static int report_lack(const struct nvs_engine *engine, const struct request *re
 static uint64_t writes_to_wait_for(const struct nvs_engine *engine, const struct attempt *attempt,
 				   const struct waiting *waiting)
 {
-	uint64_t free = free_bytes(engine);
+	uint64_t free = pool_free_bytes(engine->pool);
 	double missing;
 
 	if (attempt->lack != LACKS_ROOM || attempt->need <= free ||

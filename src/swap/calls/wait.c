@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting: for the transfers of tensors, and until nothing is in flight; and the place that a
- * thread keeps among the calls that wait for room.
+ * Waiting: for the transfers of tensors, for other calls on them, and until nothing is in flight;
+ * and the place that a thread keeps among the calls that wait for room.
  */
 #include <stdlib.h>
 
@@ -122,10 +122,7 @@ int engine_wait_landed(struct nvs_engine *engine, struct nvs_tensor *const *tens
 }
 
 /*
- * ---- Turns ----
- *
- * The line of calls that wait for other calls on their tensors: first come, first served.
- * It decides only, and moves nothing.
+ * ---- The line of calls that wait for others on their tensors: first come, first served ----
  *
  * A call that copies bytes pins its tensors for as long. Calls that pin, copy, swap out or forget
  * one of them wait for the end of such pins, and of transfers that no call has asked for: reads
@@ -133,7 +130,6 @@ int engine_wait_landed(struct nvs_engine *engine, struct nvs_tensor *const *tens
  * started is -EBUSY. A commit goes before copies that have not begun, and from its second round of
  * write-backs on before those that would make tensors dirty again.
  */
-
 void turn_await(struct nvs_engine *engine, struct turn *turn)
 {
 	if (turn->in_line)

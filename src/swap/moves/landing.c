@@ -7,7 +7,7 @@
 
 #include "swap/moves/moves.h"
 
-/* ---- Runs in flight for longer than io_timeout_ms; they stay in flight and land like others ---- */
+/* ---- Runs in flight for longer than io_timeout_ms, which land like others ---- */
 
 int check_overdue(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 		  struct nvs_error *error)

@@ -336,7 +336,7 @@ void plan_clear(struct plan *plan);
 /* How many accesses, and how many elements accessed, come before the position. */
 size_t plan_rank(const struct plan *plan, size_t at);
 uint64_t plan_distance(const struct plan *plan, size_t at);
-/* The access of the class's unpinned tensor that is needed last, or last before one; or PLAN_NONE. */
+/* The access of the class's unpinned tensor that is needed last, before one or PLAN_NONE. */
 size_t plan_last(const struct plan *plan, enum plan_class class, size_t before);
 
 /* ---- Telling: of tensors in the plan ---- */

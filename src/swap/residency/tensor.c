@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A tensor's state as the caller sees it, the changes of its contents, the external memory that its
- * transfer reads or writes, and its pins. Parts of one tensor are read one after another: those that follow
- * the one in flight wait in a list.
+ * A tensor's state as the caller sees it, the changes of its contents, its pins, and the external
+ * memory that its transfer reads or writes. Parts of one tensor are read one after another: those
+ * that follow the one in flight wait in a list.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -97,11 +97,12 @@ bool parts_alloc(struct part **list, size_t n)
 }
 
 /*
- * ---- The numbers of its pins, ascending: a few inside it, and in memory of its own when it has more.
- * With the error of a failed read, which ends them, the highest number assigned by then is kept: the
- * owner of a pin that ended so gets the error from its next call. ----
+ * ---- Pins ----
+ *
+ * Their numbers, ascending: a few in the tensor, and in memory of their own when it has more. With
+ * the error of a failed read, which ends them, the highest number assigned by then is kept: the
+ * owner of a pin that ended so gets the error from its next call.
  */
-
 static uint64_t *pins_of(const struct nvs_tensor *tensor)
 {
 	return tensor->pins.max ? tensor->pins.many : (uint64_t *)(uintptr_t)tensor->pins.few;

@@ -28,11 +28,6 @@
 /* Write behind at most this much at a time, so that a caller's read waits no longer. */
 #define WRITE_BLOCKS 8
 
-uint64_t free_bytes(const struct nvs_engine *engine)
-{
-	return pool_free_bytes(engine->pool);
-}
-
 bool policy_counts(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
 	if (is_ahead(tensor))
@@ -60,7 +55,7 @@ static bool within_budget(const struct nvs_engine *engine, const struct eviction
 
 bool policy_may_read(const struct nvs_engine *engine, const struct eviction *eviction)
 {
-	return free_bytes(engine) >= eviction->goal &&
+	return pool_free_bytes(engine->pool) >= eviction->goal &&
 	       engine->room.live_numel + eviction->numel <= engine->max_live;
 }
 
@@ -68,7 +63,7 @@ struct eviction eviction_for_batch(const struct nvs_engine *engine, uint64_t nee
 {
 	return (struct eviction){.enough = reached_goal,
 				 .goal = need,
-				 .reached = free_bytes(engine) + engine->room.landing,
+				 .reached = pool_free_bytes(engine->pool) + engine->room.landing,
 				 .writes = true,
 				 .ahead = true,
 				 .small = true,
@@ -79,7 +74,7 @@ struct eviction eviction_for_prefetch(const struct nvs_engine *engine, uint64_t 
 {
 	return (struct eviction){.enough = reached_goal,
 				 .goal = need,
-				 .reached = free_bytes(engine),
+				 .reached = pool_free_bytes(engine->pool),
 				 .needed_by = PLAN_NONE};
 }
 
@@ -203,7 +198,7 @@ size_t policy_choose_writes(struct nvs_engine *engine)
 	const struct plan *plan = &engine->plan;
 	uint64_t limit = (uint64_t)engine->aio_config.block_size * WRITE_BLOCKS, nbytes = 0;
 	/* What is free or clean, so that the next reads find room at once. */
-	uint64_t have = free_bytes(engine) + engine->room.landing;
+	uint64_t have = pool_free_bytes(engine->pool) + engine->room.landing;
 	uint64_t want = min_u64(plan->extents - plan->resident, plan->lookahead);
 	struct nvs_tensor *tensor;
 	size_t count = 0;

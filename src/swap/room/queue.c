@@ -162,10 +162,7 @@ struct kept_place *queue_kept_place(const struct nvs_engine *engine)
 	return place;
 }
 
-/*
- * ---- Which tensors hold the pool while a call waits for room: a forgotten release would otherwise
- * let the call wait for ever in silence ----
- */
+/* ---- Which tensors are pinned: no call waits for a forgotten release in silence ---- */
 
 #define LARGEST_NAMED 3
 
@@ -228,7 +225,7 @@ void shortage_text(const struct nvs_engine *engine, char text[SHORTAGE_TEXT_BYTE
 	if (ntensors > nlargest)
 		text = put(text, last, " and %" PRIu64 " more", ntensors - nlargest);
 	put(text, last, "; %s are free, at most %s of it in one piece",
-	    size_text(free_bytes(engine), free_text),
+	    size_text(pool_free_bytes(engine->pool), free_text),
 	    size_text(pool_largest_free(engine->pool), longest));
 }
 

@@ -9,9 +9,6 @@
 #include "swap/residency/internal.h"
 
 /* ---- policy.c: decides only, and changes no tensor; under the lock ---- */
-/* Bytes of the pool without a lease. */
-uint64_t free_bytes(const struct nvs_engine *engine);
-
 /* Whether an unpinned tensor in the pool counts for max_in_cpu. */
 bool policy_counts(const struct nvs_engine *engine, const struct nvs_tensor *tensor);
 
