@@ -115,11 +115,13 @@ static int open_threads(struct nvs_optimizer *optimizer, struct nvs_error *error
 	bool packs = optimizer->state != NVS_STATE_FP32;
 	bool lowers = optimizer->weights_final || optimizer->take_weights;
 	size_t slices;
-	int rc = threads_open(&optimizer->threads, optimizer->config.optimizer_threads,
-			      engine_topo(optimizer->engine), engine_node(optimizer->engine),
-			      error);
+	int node, rc;
+	const struct topo *topo = engine_topo(optimizer->engine, &node);
 
-	rc = rc ?: threads_open(&optimizer->landing, 1, NULL, -1, error);
+	rc = threads_open(&optimizer->threads, optimizer->config.optimizer_threads, topo, node,
+			  error);
+	if (!rc)
+		rc = threads_open(&optimizer->landing, 1, NULL, -1, error);
 	if (rc)
 		return rc;
 	slices = (size_t)threads_count(optimizer->threads) * SLICE;

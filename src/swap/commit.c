@@ -18,65 +18,44 @@
 
 /* ---- Notes ---- */
 
-/*
- * The note of the caller that a commit carries. It never changes: calls and commits hold references
- * to it, which are counted under the lock, and copy it without.
- */
+/* The note of the caller that a commit carries. It never changes. */
 struct note {
-	unsigned references;
-	uint32_t nbytes;
+	size_t nbytes;
 	uint8_t bytes[];
 };
 
-/* With one reference. NULL: out of memory. */
+/* NULL: out of memory. */
 static struct note *note_new(const void *data, size_t nbytes)
 {
 	struct note *note = malloc(sizeof(*note) + nbytes);
 
 	if (!note)
 		return NULL;
-	note->references = 1;
-	note->nbytes = (uint32_t)nbytes;
+	note->nbytes = nbytes;
 	if (nbytes)
 		memcpy(note->bytes, data, nbytes);
 	return note;
 }
 
-static struct note *note_hold(struct note *note)
-{
-	assert(note->references && note->references < UINT32_MAX);
-	note->references++;
-	return note;
-}
-
-static void note_release(struct note *note)
-{
-	if (!note)
-		return;
-	if (!--note->references)
-		free(note);
-}
-
-int note_open(struct nvs_engine *engine, struct nvs_error *error)
+int notes_open(struct nvs_engine *engine, struct nvs_error *error)
 {
 	struct store_note found = store_found_note(engine->store);
 
+	engine->commit.note = note_new(found.data, found.nbytes);
 	engine->commit.last_note = note_new(found.data, found.nbytes);
-	if (!engine->commit.last_note)
-		return error_no_memory(error, "reading the manifest");
-	engine->commit.note = note_hold(engine->commit.last_note);
-	return 0;
+	return engine->commit.note && engine->commit.last_note
+		       ? 0
+		       : error_no_memory(error, "reading the manifest");
 }
 
-void note_close(struct nvs_engine *engine)
+static void note_replace(struct nvs_engine *engine, struct note **note, struct note *by)
 {
-	/* No commit or call holds one any more. */
-	assert(!engine->commit.note ||
-	       engine->commit.note->references ==
-		       1u + (engine->commit.note == engine->commit.last_note));
-	note_release(engine->commit.note);
-	note_release(engine->commit.last_note);
-	engine->commit.note = engine->commit.last_note = NULL;
+	struct note *old = *note;
+
+	pthread_mutex_lock(&engine->commit.notes);
+	*note = by;
+	pthread_mutex_unlock(&engine->commit.notes);
+	free(old);
 }
 
 int engine_set_note(struct nvs_engine *engine, const void *note, size_t nbytes,
@@ -97,10 +76,7 @@ int engine_set_note(struct nvs_engine *engine, const void *note, size_t nbytes,
 	made = note_new(note, nbytes);
 	if (!made)
 		return error_no_memory(error, "copying a note");
-	engine_lock(engine);
-	note_release(engine->commit.note);
-	engine->commit.note = made;
-	engine_unlock(engine);
+	note_replace(engine, &engine->commit.note, made);
 	return 0;
 }
 
@@ -114,22 +90,19 @@ int nvs_engine_set_note(struct nvs_engine *engine, const void *note, size_t nbyt
 
 int nvs_engine_get_note(struct nvs_engine *engine, void *note, size_t *nbytes)
 {
-	struct note *committed;
+	const struct note *committed;
 	int rc = 0;
 
 	if (!engine || !nbytes)
 		return -EINVAL;
-	engine_lock(engine);
-	committed = note_hold(engine->commit.last_note);
-	engine_unlock(engine);
+	pthread_mutex_lock(&engine->commit.notes);
+	committed = engine->commit.last_note;
 	if (note && *nbytes < committed->nbytes)
 		rc = -ERANGE;
 	else if (note && committed->nbytes)
 		memcpy(note, committed->bytes, committed->nbytes);
 	*nbytes = committed->nbytes;
-	engine_lock(engine);
-	note_release(committed);
-	engine_unlock(engine);
+	pthread_mutex_unlock(&engine->commit.notes);
 	return rc;
 }
 
@@ -253,10 +226,13 @@ static int snapshot_take(struct nvs_engine *engine, struct snapshot *snapshot)
 		nbytes += strlen(engine->tensors[i]->rest->name) + 1;
 		ndims += engine->tensors[i]->rest->ndim;
 	}
+	pthread_mutex_lock(&engine->commit.notes);
+	snapshot->note = note_new(engine->commit.note->bytes, engine->commit.note->nbytes);
+	pthread_mutex_unlock(&engine->commit.notes);
 	snapshot->n = engine->ntensors;
 	snapshot->entries = malloc(snapshot->n * sizeof(*snapshot->entries) +
 				   ndims * sizeof(*shape) + nbytes + 1);
-	if (!snapshot->entries)
+	if (!snapshot->entries || !snapshot->note)
 		return -ENOMEM;
 	shape = (uint64_t *)(snapshot->entries + snapshot->n);
 	name = (char *)(shape + ndims);
@@ -287,7 +263,6 @@ static int snapshot_take(struct nvs_engine *engine, struct snapshot *snapshot)
 	assert((char *)shape + nbytes == name);
 	snapshot->forgotten = engine->commit.forgotten;
 	engine->commit.forgotten = NULL;
-	snapshot->note = note_hold(engine->commit.note);
 	engine->commit.writing = true;
 	return 0;
 }
@@ -328,8 +303,8 @@ static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
 				rest->committed = rest->snapshot;
 				rest->snapshot = NOWHERE;
 			}
-			note_release(engine->commit.last_note);
-			engine->commit.last_note = note_hold(snapshot.note);
+			note_replace(engine, &engine->commit.last_note, snapshot.note);
+			snapshot.note = NULL;
 			while ((tensor = snapshot.forgotten)) {
 				snapshot.forgotten = tensor->run_next;
 				extents_release(engine, tensor);
@@ -343,11 +318,11 @@ static int write_manifest(struct nvs_engine *engine, struct nvs_error *error)
 			if (!engine->commit.unsettled)
 				unfreeze(engine);
 		}
-		note_release(snapshot.note);
 		list = runs_build_held(engine);
 	}
 	engine_unlock(engine);
 	free(snapshot.entries);
+	free(snapshot.note);
 	launch(engine, list);
 	engine_lock(engine);
 	return rc;

@@ -128,12 +128,15 @@ static struct nvs_engine *engine_new(const struct opening *opening)
 	engine->persistence_threshold = param ? config->param_persistence_threshold : 0;
 	engine->room.shortage_after_ns = SHORTAGE_AFTER_NS;
 	pthread_mutex_init(&engine->commit.lock, NULL);
+	pthread_mutex_init(&engine->commit.notes, NULL);
 	pthread_mutex_init(&engine->naming, NULL);
 	pthread_mutex_init(&engine->lock, NULL);
 	pthread_cond_init(&engine->changed, NULL);
 	/* A store in host memory has no drive that could lose it. */
-	scrub_init(&engine->scrub, config->scrub && on_drive);
-	queue_init(&engine->queue);
+	engine->scrub.wanted = config->scrub && on_drive;
+	pthread_cond_init(&engine->scrub.wake, NULL);
+	TAILQ_INIT(&engine->queue.tickets);
+	engine->queue.patience_ns = PATIENCE_NS;
 	for (int i = 0; i < PLACEMENTS; i++)
 		TAILQ_INIT(&engine->room.lists[i]);
 	TAILQ_INIT(&engine->turns.line);
@@ -142,18 +145,20 @@ static struct nvs_engine *engine_new(const struct opening *opening)
 	return engine;
 }
 
-/* Opens the store of the block, and determines the NUMA node that its drives share. */
-static int open_store(struct nvs_engine *engine, const struct nvs_config *config,
-		      enum nvs_block block, struct nvs_error *error)
+/* Opens the store of the block, or files of others, and determines the NUMA node that their drives
+ * share. */
+static int open_store(struct nvs_engine *engine, const struct opening *opening,
+		      struct nvs_error *error)
 {
-	const struct offload_config *offload = &config->offload[block];
+	const struct nvs_config *config = opening->config;
+	const struct offload_config *offload = &config->offload[opening->block];
 	const char *const *paths = (const char *const *)offload->nvme_path;
 	struct store_options store = {
 		.paths = paths,
 		.npaths = offload->device == NVS_DEVICE_NVME ? offload->npaths : 0,
 		.rank = config->rank,
 		/* Both blocks may name one path. */
-		.optimizer = block == NVS_OFFLOAD_OPTIMIZER,
+		.optimizer = opening->block == NVS_OFFLOAD_OPTIMIZER,
 		.stripe_size = config->stripe_size,
 		.keep = config->keep,
 		.write_budget = config->write_budget,
@@ -161,25 +166,20 @@ static int open_store(struct nvs_engine *engine, const struct nvs_config *config
 		.rollback = config->rollback,
 		.log = &engine->store_log,
 	};
-	int rc = store_open(&engine->store, engine->aio, &store, error);
+	const struct weights *weights = opening->weights;
+	const char *files[NVS_PATHS_MAX];
+	unsigned n = store.npaths;
+	int rc;
 
-	engine->node = -1;
-	if (!rc && store.npaths)
-		engine->node = topo_node_of_paths(engine->topo, paths, store.npaths);
-	return rc;
-}
-
-/* The same of files of others. */
-static int open_files(struct nvs_engine *engine, const struct weights *weights,
-		      struct nvs_error *error)
-{
-	const char *paths[NVS_PATHS_MAX];
-	unsigned n = 0;
-	int rc = store_open_files(&engine->store, engine->aio, weights, error);
-
-	for (; n < NVS_PATHS_MAX && n < weights->nfiles && !rc; n++)
-		paths[n] = weights->files[n].path;
-	engine->node = rc ? -1 : topo_node_of_paths(engine->topo, paths, n);
+	if (weights) {
+		rc = store_open_files(&engine->store, engine->aio, weights, error);
+		for (n = 0; n < NVS_PATHS_MAX && n < weights->nfiles; n++)
+			files[n] = weights->files[n].path;
+		paths = files;
+	} else {
+		rc = store_open(&engine->store, engine->aio, &store, error);
+	}
+	engine->node = !rc && n ? topo_node_of_paths(engine->topo, paths, n) : -1;
 	return rc;
 }
 
@@ -225,6 +225,8 @@ static int open_pool(struct nvs_engine *engine, const struct nvs_config *config,
 
 static void engine_free(struct nvs_engine *engine)
 {
+	struct kept_place *place;
+
 	assert(!runs_in_flight(&engine->moves) && !engine->commit.writing && !engine->room.waiting);
 	assert(TAILQ_EMPTY(&engine->turns.line) && !engine->turns.ncopied);
 	/* Its last round may count the write budget, and say so to the log function, which may
@@ -234,9 +236,16 @@ static void engine_free(struct nvs_engine *engine)
 	engine->opened = false;
 	scrub_close(engine);
 	tensors_free(engine);
-	note_close(engine);
-	queue_free_places(&engine->queue);
-	plan_free(&engine->plan);
+	free(engine->commit.note);
+	free(engine->commit.last_note);
+	/* Threads may still keep their places. */
+	while ((place = LIST_FIRST(&engine->queue.places))) {
+		LIST_REMOVE(place, link);
+		free(place);
+	}
+	plan_clear(&engine->plan);
+	free(engine->plan.order);
+	free(engine->plan.recording);
 	/* No ring has the memory any more when it is unmapped. */
 	if (engine->pool)
 		aio_unregister_all(engine->aio, pool_data(engine->pool));
@@ -256,6 +265,7 @@ static void engine_free(struct nvs_engine *engine)
 	log_destroy(&engine->log);
 	pthread_mutex_destroy(&engine->lock);
 	pthread_mutex_destroy(&engine->commit.lock);
+	pthread_mutex_destroy(&engine->commit.notes);
 	pthread_mutex_destroy(&engine->naming);
 	pthread_cond_destroy(&engine->changed);
 	free(engine);
@@ -292,12 +302,11 @@ static int open_engine(struct nvs_engine **out, const struct opening *opening,
 	if (!rc) {
 		aio_change_holders(engine->aio, 1);
 		rc = events_open(engine, error)
-			     ?: (weights ? open_files(engine, weights, error)
-					 : open_store(engine, config, block, error))
+			     ?: open_store(engine, opening, error)
 			     ?: open_pool(engine, config, block, error)
 			     ?: (weights ? tensors_from_files(engine, weights, error)
 					 : tensors_from_manifest(engine, error))
-			     ?: note_open(engine, error);
+			     ?: notes_open(engine, error);
 	}
 	if (!rc && STATE_CHECKS) {
 		engine_lock(engine);
@@ -440,14 +449,10 @@ void engine_set_owned(struct nvs_engine *engine)
 	engine->owned = true;
 }
 
-const struct topo *engine_topo(const struct nvs_engine *engine)
+const struct topo *engine_topo(const struct nvs_engine *engine, int *node)
 {
+	*node = engine->node;
 	return engine->topo;
-}
-
-int engine_node(const struct nvs_engine *engine)
-{
-	return engine->node;
 }
 
 uint64_t engine_unit(const struct nvs_engine *engine)

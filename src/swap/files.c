@@ -64,22 +64,18 @@ int tensors_from_files(struct nvs_engine *engine, const struct weights *weights,
 
 /* ---- Rows ---- */
 
-/* What registering rows makes of them. */
-struct made {
-	char name[NVS_NAME_MAX + 1];
-	uint64_t shape[NVS_NDIM_MAX];
-	struct nvs_tensor_spec spec;
-	uint64_t offset, nbytes;
-};
-
 /* Under the lock. */
-static int make_rows(struct made *made, const struct nvs_engine *engine,
-		     const struct nvs_tensor_rows *rows, struct nvs_error *error)
+static int add_rows(struct nvs_engine *engine, const struct nvs_tensor_rows *rows,
+		    struct nvs_tensor **added, struct nvs_error *error)
 {
 	const struct nvs_tensor *tensor = rows->tensor;
 	const struct tensor_rest *rest = tensor->rest;
 	const char *name = rest->name;
 	uint64_t first_bit, row_bits, length = rest->ndim ? rest->shape[0] : 0;
+	uint64_t shape[NVS_NDIM_MAX] = {rows->count};
+	struct nvs_tensor_spec spec;
+	char made[NVS_NAME_MAX + 1];
+	int rc;
 
 	if (!rest->ndim)
 		return error_named(error, -EINVAL, name, " is a scalar, and has no rows");
@@ -96,50 +92,32 @@ static int make_rows(struct made *made, const struct nvs_engine *engine,
 				   ": rows %" PRIu64 " to %" PRIu64 " of %" PRIu64
 				   " bits each begin or end within a byte",
 				   rows->first, rows->first + rows->count, row_bits);
-	made->offset = tensor->offset + rest->skip + first_bit / 8;
-	made->nbytes = rows->count * row_bits / 8;
-	made->shape[0] = rows->count;
 	for (size_t i = 1; i < rest->ndim; i++)
-		made->shape[i] = rest->shape[i];
-	if (rows->name)
-		name = rows->name;
-	else if ((size_t)snprintf(made->name, sizeof(made->name), "%s[%" PRIu64 ":%" PRIu64 "]",
-				  name, rows->first,
-				  rows->first + rows->count) < sizeof(made->name))
-		name = made->name;
-	else
+		shape[i] = rest->shape[i];
+	if (!rows->name && (size_t)snprintf(made, sizeof(made), "%s[%" PRIu64 ":%" PRIu64 "]", name,
+					    rows->first, rows->first + rows->count) >= sizeof(made))
 		return error_named(error, -EINVAL, name,
 				   ": its rows need a name of their own: theirs would have more "
 				   "than %d bytes",
 				   NVS_NAME_MAX);
-	made->spec = (struct nvs_tensor_spec){.size = sizeof(made->spec),
-					      .name = name,
-					      .dtype = rest->dtype,
-					      .numel = tensor->numel / length * rows->count,
-					      .shape = made->shape,
-					      .ndim = rest->ndim};
-	return check_name(engine, name, error);
-}
-
-/* Under the lock. */
-static int add_rows(struct nvs_engine *engine, const struct nvs_tensor_rows *rows,
-		    struct nvs_tensor **added, struct nvs_error *error)
-{
-	struct made made = {.name = ""};
-	int rc = make_rows(&made, engine, rows, error);
-
+	spec = (struct nvs_tensor_spec){.size = sizeof(spec),
+					.name = rows->name ? rows->name : made,
+					.dtype = rest->dtype,
+					.numel = tensor->numel / length * rows->count,
+					.shape = shape,
+					.ndim = rest->ndim};
+	rc = check_name(engine, spec.name, error);
 	if (rc)
 		return rc;
-	if (table_find(engine, made.spec.name))
-		return error_named(error, -EEXIST, made.spec.name,
+	if (table_find(engine, spec.name))
+		return error_named(error, -EEXIST, spec.name,
 				   " is registered already: nvs_tensor_find returns it");
-	*added = table_grow(engine, 1)
-			 ? NULL
-			 : add_from_files(engine, &made.spec, made.offset, made.nbytes);
-	if (!*added) {
-		error_set(error, -ENOMEM, "out of memory for the rows of a tensor");
-		return -ENOMEM;
-	}
+	*added = table_grow(engine, 1) ? NULL
+				       : add_from_files(engine, &spec,
+							tensor->offset + rest->skip + first_bit / 8,
+							rows->count * row_bits / 8);
+	if (!*added)
+		return error_set(error, -ENOMEM, "out of memory for the rows of a tensor");
 	(*added)->rest->rows = true;
 	return 0;
 }
@@ -169,10 +147,8 @@ int nvs_tensor_register_rows(struct nvs_engine *engine, const struct nvs_tensor_
 		rc = struct_in_at(&one, sizeof(one), rows, i);
 		if (rc)
 			struct_refused(error, rc, "nvs_tensor_rows", "rows[%zu]", i);
-		else
-			rc = check_tensor(engine, one.tensor, i, error);
-		if (!rc)
-			rc = add_rows(engine, &one, &tensors[i], error);
+		rc = rc ?: check_tensor(engine, one.tensor, i, error)
+			?: add_rows(engine, &one, &tensors[i], error);
 		done += !rc;
 	}
 	while (rc && done--) {

@@ -229,9 +229,9 @@ int batch_register(struct nvs_engine *engine, const struct nvs_tensor_spec *spec
 	reserved.specs = calloc(n + 1, sizeof(*reserved.specs));
 	reserved.shapes = calloc(n + 1, sizeof(*reserved.shapes));
 	reserved.nbytes = calloc(4 * n + 1, sizeof(*reserved.nbytes));
-	rc = reserved.specs && reserved.shapes && reserved.nbytes ? 0 : -ENOMEM;
-	if (rc)
-		error_no_memory(error, "registering tensors");
+	rc = reserved.specs && reserved.shapes && reserved.nbytes
+		     ? 0
+		     : error_no_memory(error, "registering tensors");
 	/* A name that is new stays new while its extents are reserved. */
 	pthread_mutex_lock(&engine->naming);
 	if (!rc) {
@@ -319,7 +319,10 @@ int batch_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, s
 		struct nvs_tensor *tensor = tensors[i];
 
 		assert(tensor->registration == REGISTRATION_DONE);
-		if (plan_has(&engine->plan, tensor))
+		/* A recording that has the tensor is lost. */
+		if (engine->plan.step && tensor->rest->recorded == engine->plan.step)
+			engine->plan.lost = true;
+		if (in_plan(tensor))
 			plan_drop(engine);
 		drop(engine, tensor);
 		engine->nregistered--;

@@ -67,8 +67,7 @@ int batch_swap_in_to(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 /* ---- Calls that the public interface does not have ---- */
 
 /* The machine's topology, and the NUMA node of the pool (-1: none). */
-const struct topo *engine_topo(const struct nvs_engine *engine);
-int engine_node(const struct nvs_engine *engine);
+const struct topo *engine_topo(const struct nvs_engine *engine, int *node);
 /* The bytes of which a tensor takes whole multiples in the pool and in the store. */
 uint64_t engine_unit(const struct nvs_engine *engine);
 

@@ -4,19 +4,11 @@
  * directories and removed; mounts are in a mount namespace of this process and end with it.
  */
 #include "swap/swap_fixture.h"
-#include "config/config.h"
 #include "store/member/member.h"
-#include "support/support.h"
-#include "swap/residency/internal.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <ftw.h>
-#include <inttypes.h>
 #include <linux/magic.h>
-#include <sys/stat.h>
 #include <sys/vfs.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 /* ---- Places ---- */
@@ -83,12 +75,9 @@ char *place_make(enum place place)
 
 void place_leave(char *directory)
 {
-	char command[512];
-
 	if (!directory)
 		return;
-	snprintf(command, sizeof(command), "rm -rf '%s'", directory);
-	(void)!system(command);
+	(void)remove_tree(directory);
 	for (size_t i = 0; i < LENGTH(made); i++)
 		if (made[i] == directory)
 			made[i] = NULL;
@@ -196,6 +185,25 @@ void fixture_shut(struct fixture *fixture)
 
 	fixture->engine = NULL;
 	OK(fixture, nvs_engine_close(engine, &fixture->error));
+}
+
+void fixture_again(struct fixture *fixture)
+{
+	fixture_shut(fixture);
+	OK(fixture, fixture_reopen(fixture));
+}
+
+void fixture_crash(struct fixture *fixture)
+{
+	engine_abandon(fixture->engine);
+	fixture_again(fixture);
+}
+
+void fixture_check(struct fixture *fixture)
+{
+	engine_lock(fixture->engine);
+	engine_check(fixture->engine);
+	engine_unlock(fixture->engine);
 }
 
 void fixture_close(struct fixture *fixture)
@@ -321,8 +329,14 @@ void expect_state(struct fixture *fixture, struct nvs_tensor *tensor, enum nvs_t
 
 void tensors_pin(struct fixture *fixture, struct nvs_tensor **tensors, size_t n)
 {
-	OK(fixture, sole_swap_in(fixture->engine, tensors, n, 0, &fixture->error));
+	OK(fixture, sole_swap_in(fixture->engine, tensors, n, 60000, &fixture->error));
 	OK(fixture, sole_wait(fixture->engine, tensors, n, -1, &fixture->error));
+}
+
+void tensors_load(struct fixture *fixture, struct nvs_tensor **tensors, size_t n)
+{
+	tensors_pin(fixture, tensors, n);
+	OK(fixture, sole_release(fixture->engine, tensors, n, NVS_CLEAN, &fixture->error));
 }
 
 void tensors_swap_out(struct fixture *fixture, struct nvs_tensor **tensors, size_t n)
@@ -348,15 +362,67 @@ void tensor_store(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t s
 
 void tensor_compare(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t seed)
 {
-	uint64_t nbytes = info_of(fixture, tensor).nbytes;
-
-	OK(fixture, sole_swap_in(fixture->engine, &tensor, 1, -1, &fixture->error));
-	OK(fixture, sole_wait(fixture->engine, &tensor, 1, -1, &fixture->error));
-	assert_true(filled(nvs_tensor_data(tensor), nbytes, seed));
+	tensors_pin(fixture, &tensor, 1);
+	assert_true(filled(nvs_tensor_data(tensor), info_of(fixture, tensor).nbytes, seed));
 	OK(fixture, sole_release(fixture->engine, &tensor, 1, NVS_CLEAN, &fixture->error));
 }
 
+void tensors_write(struct fixture *fixture, struct nvs_tensor **tensors, size_t n, uint64_t seed)
+{
+	for (size_t i = 0; i < n; i++)
+		tensor_write(fixture, tensors[i], seed + i);
+}
+
+void tensors_store(struct fixture *fixture, struct nvs_tensor **tensors, size_t n, uint64_t seed)
+{
+	for (size_t i = 0; i < n; i++)
+		tensor_store(fixture, tensors[i], seed + i);
+}
+
+void tensors_compare(struct fixture *fixture, struct nvs_tensor **tensors, size_t n, uint64_t seed)
+{
+	for (size_t i = 0; i < n; i++)
+		tensor_compare(fixture, tensors[i], seed + i);
+}
+
+void tensors_make(struct fixture *fixture, const char *prefix, uint64_t nbytes, size_t n,
+		  struct nvs_tensor **tensors)
+{
+	uint64_t *lengths = calloc(n, sizeof(*lengths));
+
+	assert_non_null(lengths);
+	for (size_t i = 0; i < n; i++)
+		lengths[i] = nbytes;
+	tensors_add(fixture, prefix, lengths, n, tensors);
+	tensors_store(fixture, tensors, n, 0);
+	free(lengths);
+}
+
+void tensor_from(struct fixture *fixture, struct nvs_tensor *tensor, const void *data)
+{
+	OK(fixture, nvs_tensor_swap_out_from(fixture->engine, &tensor, &data, 1, &fixture->error));
+	OK(fixture, sole_wait(fixture->engine, &tensor, 1, -1, &fixture->error));
+}
+
+void tensor_to(struct fixture *fixture, struct nvs_tensor *tensor, void *data)
+{
+	OK(fixture, nvs_tensor_swap_in_to(fixture->engine, &tensor, &data, 1, &fixture->error));
+	OK(fixture, sole_wait(fixture->engine, &tensor, 1, -1, &fixture->error));
+}
+
 /* ---- Contents ---- */
+
+const uint64_t ranged_lengths[RANGED] = {1, 70001, RANGED_MAX};
+char ranged_bytes[RANGED][RANGED_MAX];
+
+void ranged_store(struct fixture *fixture, struct nvs_tensor **tensors)
+{
+	tensors_add(fixture, "t", ranged_lengths, RANGED, tensors);
+	for (size_t i = 0; i < RANGED; i++) {
+		fill(ranged_bytes[i], ranged_lengths[i], i + 1);
+		tensor_from(fixture, tensors[i], ranged_bytes[i]);
+	}
+}
 
 uint64_t seed_of_run(void)
 {

@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Shared by the tests of the swap engine: places for stores, engines opened on them, and random
- * contents that a seed reproduces.
+ * contents that a seed reproduces. It includes what they call of libc and of support/.
  */
 #ifndef TESTS_SWAP_SWAP_FIXTURE_H
 #define TESTS_SWAP_SWAP_FIXTURE_H
-
-#include <pthread.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "aio/engines/engine.h"
 #include "config/config.h"
@@ -92,6 +84,11 @@ void fixture_open(struct fixture *fixture, const struct setup *setup);
 int fixture_reopen(struct fixture *fixture);
 /* Closes the engine, which must succeed. */
 void fixture_shut(struct fixture *fixture);
+/* Closes it, or leaves the store as a crash would, and opens it again. */
+void fixture_again(struct fixture *fixture);
+void fixture_crash(struct fixture *fixture);
+/* The engine's counters must equal sums over its tensors. */
+void fixture_check(struct fixture *fixture);
 /* Closes what is open and removes the directories. */
 void fixture_close(struct fixture *fixture);
 /* For a file whose tests have one engine at a time: `f`, closed after each test that passes. */
@@ -147,8 +144,10 @@ struct nvs_tensor_info info_of(struct fixture *fixture, struct nvs_tensor *tenso
 void expect_state(struct fixture *fixture, struct nvs_tensor *tensor, enum nvs_tensor_state state,
 		  bool dirty, uint32_t uses, const char *file, int line);
 
-/* Swaps them in without waiting for room; they are pinned when it returns. */
+/* Swaps them in; they are pinned when it returns. */
 void tensors_pin(struct fixture *fixture, struct nvs_tensor **tensors, size_t n);
+/* The same, and releases them clean. */
+void tensors_load(struct fixture *fixture, struct nvs_tensor **tensors, size_t n);
 /* Swaps them out and waits for the writes. */
 void tensors_swap_out(struct fixture *fixture, struct nvs_tensor **tensors, size_t n);
 
@@ -158,6 +157,24 @@ void tensor_write(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t s
 void tensor_store(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t seed);
 /* Swaps it in, compares and releases. */
 void tensor_compare(struct fixture *fixture, struct nvs_tensor *tensor, uint64_t seed);
+/* The same of n tensors, with seeds from this one on. */
+void tensors_write(struct fixture *fixture, struct nvs_tensor **tensors, size_t n, uint64_t seed);
+void tensors_store(struct fixture *fixture, struct nvs_tensor **tensors, size_t n, uint64_t seed);
+void tensors_compare(struct fixture *fixture, struct nvs_tensor **tensors, size_t n, uint64_t seed);
+/* Registers n tensors of that length, prefix0 and so on, and stores them with seeds from 0. */
+void tensors_make(struct fixture *fixture, const char *prefix, uint64_t nbytes, size_t n,
+		  struct nvs_tensor **tensors);
+/* Swaps it out from external memory, or in to it, and waits. */
+void tensor_from(struct fixture *fixture, struct nvs_tensor *tensor, const void *data);
+void tensor_to(struct fixture *fixture, struct nvs_tensor *tensor, void *data);
+
+/* For reads and writes of ranges: three tensors of awkward lengths, and what each must have. */
+#define RANGED	   3
+#define RANGED_MAX 700001
+extern const uint64_t ranged_lengths[RANGED];
+extern char ranged_bytes[RANGED][RANGED_MAX];
+/* Registers them as t0, t1 and t2, and swaps them out from `ranged_bytes`. */
+void ranged_store(struct fixture *fixture, struct nvs_tensor **tensors);
 
 /* ---- Tensors with one owner each ---- */
 

@@ -3,16 +3,10 @@
  * The write budget: the count outlives stores, runs and kills; nine tenths are warned of; beyond it
  * no run starts. What a step has written stands in its result and in the trace.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <sys/file.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "support/inject.h"
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
+
+#include <sys/file.h>
 
 ONE_ENGINE
 
@@ -275,10 +269,8 @@ TEST(a_store_in_memory_writes_to_no_drive)
 TEST(a_step_and_its_trace_have_the_bytes_that_the_drive_was_given)
 {
 	struct nvs_step_io io = {.size = sizeof(io)};
-	char words[64], text[65536];
+	char words[64], *text;
 	const char *path;
-	size_t length;
-	FILE *file;
 
 	INIT(f, .place = PLACE_DISK);
 	assert_int_equal(nvs_trace_open(&f->config.trace, 1000, NULL), 0);
@@ -293,12 +285,9 @@ TEST(a_step_and_its_trace_have_the_bytes_that_the_drive_was_given)
 	fixture_shut(f);
 	nvs_trace_close(f->config.trace);
 	f->config.trace = NULL;
-	file = fopen(path, "re");
-	assert_non_null(file);
-	length = fread(text, 1, sizeof(text) - 1, file);
-	fclose(file);
-	text[length] = 0;
+	text = file_text(path);
 	snprintf(words, sizeof(words), "\"call\":\"step-end\",\"offset\":0,\"bytes\":%" PRIu64,
 		 io.drive_written_bytes);
 	assert_says(text, words);
+	free(text);
 }

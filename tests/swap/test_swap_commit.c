@@ -4,79 +4,39 @@
  * forgotten and registered, and the commit has the state at its beginning.
  */
 #include "support/inject.h"
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
+#include <semaphore.h>
 
 ONE_ENGINE
 
 /* Holds a commit in its first sync. */
-struct commit {
-	struct fixture *f;
-	struct inject_observer observer;
-	pthread_t thread;
-	pthread_mutex_t lock;
-	pthread_cond_t changed;
-	bool syncing, go;
-	int rc;
-	struct nvs_error error;
-};
+static sem_t syncing, go;
+static int committed;
 
 static void hold_sync(void *arg, int fd)
 {
-	struct commit *commit = arg;
-
-	(void)fd;
-	pthread_mutex_lock(&commit->lock);
-	commit->syncing = true;
-	pthread_cond_broadcast(&commit->changed);
-	while (!commit->go)
-		pthread_cond_wait(&commit->changed, &commit->lock);
-	pthread_mutex_unlock(&commit->lock);
+	(void)arg, (void)fd;
+	sem_post(&syncing);
+	while (sem_wait(&go))
+		;
+	/* Later ones are not held. */
+	sem_post(&go);
 }
 
 static void *commit_main(void *arg)
 {
-	struct commit *commit = arg;
-
-	commit->rc = nvs_engine_commit(commit->f->engine, &commit->error);
+	(void)arg;
+	committed = nvs_engine_commit(f->engine, NULL);
 	return NULL;
 }
 
-/* Returns when the commit is in its first sync. */
-static void commit_begin(struct commit *commit)
+static int commit_end(pthread_t commit)
 {
-	*commit = (struct commit){.f = f,
-				  .observer = {.arg = commit, .synced = hold_sync},
-				  .lock = PTHREAD_MUTEX_INITIALIZER,
-				  .changed = PTHREAD_COND_INITIALIZER,
-				  .error = {.size = sizeof(commit->error)}};
-	inject_observe(&commit->observer);
-	MUST(!pthread_create(&commit->thread, NULL, commit_main, commit));
-	pthread_mutex_lock(&commit->lock);
-	while (!commit->syncing)
-		pthread_cond_wait(&commit->changed, &commit->lock);
-	pthread_mutex_unlock(&commit->lock);
-}
-
-static int commit_end(struct commit *commit)
-{
-	pthread_mutex_lock(&commit->lock);
-	commit->go = true;
-	pthread_cond_broadcast(&commit->changed);
-	pthread_mutex_unlock(&commit->lock);
-	pthread_join(commit->thread, NULL);
+	sem_post(&go);
+	pthread_join(commit, NULL);
 	inject_observe(NULL);
-	return commit->rc;
-}
-
-/* Abandoning the engine leaves the store in the state of a crash. */
-static void crash_and_reopen(void)
-{
-	engine_abandon(f->engine);
-	fixture_shut(f);
-	OK(f, fixture_reopen(f));
+	return committed;
 }
 
 /* The tensors of these tests: a was written since the last commit, b was not, and c is new. */
@@ -85,10 +45,13 @@ enum { A, B, C, COUNT };
 static const uint64_t lengths[COUNT] = {4096, 300 * KIB, 5000};
 static struct nvs_tensor *t[COUNT];
 
-/* Returns in the first sync of a commit. */
-static void begin(struct commit *commit)
+/* Returns a commit that is in its first sync. */
+static pthread_t begin(void)
 {
-	fixture_open(f, &(const struct setup){.place = PLACE_DISK, .keep = true});
+	static const struct inject_observer observer = {.synced = hold_sync};
+	pthread_t commit;
+
+	OPEN(f, .place = PLACE_DISK, .keep = true);
 	tensors_add(f, "t", lengths, 2, t);
 	tensor_store(f, t[A], 1);
 	tensor_store(f, t[B], 2);
@@ -96,7 +59,13 @@ static void begin(struct commit *commit)
 	tensor_store(f, t[A], 11);
 	t[C] = tensor_add(f, "c", lengths[C]);
 	tensor_store(f, t[C], 13);
-	commit_begin(commit);
+	sem_init(&syncing, 0, 0);
+	sem_init(&go, 0, 0);
+	inject_observe(&observer);
+	MUST(!pthread_create(&commit, NULL, commit_main, NULL));
+	while (sem_wait(&syncing))
+		;
+	return commit;
 }
 
 static void register_again(size_t n)
@@ -116,12 +85,11 @@ static void compare_all(void)
 
 TEST(tensors_are_read_while_a_commit_syncs)
 {
-	struct commit commit;
+	pthread_t commit = begin();
 
-	begin(&commit);
 	compare_all();
 	STATE(f, t[A], NVS_RESIDENT, false, 0);
-	OK(f, commit_end(&commit));
+	OK(f, commit_end(commit));
 }
 
 /* Overwrites all tensors during the commit; b and c twice. */
@@ -140,33 +108,29 @@ static void overwrite_during(void)
 
 TEST(a_crash_after_a_commit_finds_the_state_at_its_beginning)
 {
-	struct commit commit;
+	pthread_t commit = begin();
 
-	begin(&commit);
 	overwrite_during();
-	OK(f, commit_end(&commit));
+	OK(f, commit_end(commit));
 	OK(f, sole_wait(f->engine, &t[A], 1, -1, &f->error));
-	for (uint64_t i = 0; i < COUNT; i++)
-		tensor_compare(f, t[i], 200 + i);
-	crash_and_reopen();
+	tensors_compare(f, t, COUNT, 200);
+	fixture_crash(f);
 	register_again(COUNT);
 	compare_all();
 }
 
 TEST(a_crash_after_a_failed_commit_finds_the_previous_one)
 {
-	struct commit commit;
+	pthread_t commit = begin();
 
-	begin(&commit);
 	overwrite_during();
 	/* The new manifest can't be written. */
 	inject_fail(INJECT_WRITE, 1, 1, EIO);
-	assert_int_equal(commit_end(&commit), -EIO);
+	assert_int_equal(commit_end(commit), -EIO);
 	inject_stop(NULL);
 	OK(f, sole_wait(f->engine, &t[A], 1, -1, &f->error));
-	for (uint64_t i = 0; i < COUNT; i++)
-		tensor_compare(f, t[i], 200 + i);
-	crash_and_reopen();
+	tensors_compare(f, t, COUNT, 200);
+	fixture_crash(f);
 	register_again(2);
 	tensor_compare(f, t[A], 1);
 	tensor_compare(f, t[B], 2);
@@ -174,33 +138,28 @@ TEST(a_crash_after_a_failed_commit_finds_the_previous_one)
 
 TEST(the_next_commit_has_writes_made_during_the_previous_one)
 {
-	struct commit commit;
+	pthread_t commit = begin();
 
-	begin(&commit);
 	overwrite_during();
-	OK(f, commit_end(&commit));
+	OK(f, commit_end(commit));
 	OK(f, nvs_engine_commit(f->engine, &f->error));
-	crash_and_reopen();
+	fixture_crash(f);
 	register_again(COUNT);
-	for (uint64_t i = 0; i < COUNT; i++)
-		tensor_compare(f, t[i], 200 + i);
+	tensors_compare(f, t, COUNT, 200);
 }
 
 /* New tensors must not get the space of one that the manifest being written names. */
 TEST(a_tensor_forgotten_during_a_commit_is_in_it)
 {
 	struct nvs_tensor *more[4];
-	struct commit commit;
+	pthread_t commit = begin();
 
-	begin(&commit);
 	OK(f, nvs_tensor_forget(f->engine, t, COUNT, &f->error));
 	tensors_add(f, "u", (uint64_t[]){4096, 300 * KIB, 5000, 4096}, 4, more);
-	for (uint64_t i = 0; i < 4; i++)
-		tensor_store(f, more[i], 50 + i);
-	OK(f, commit_end(&commit));
-	for (uint64_t i = 0; i < 4; i++)
-		tensor_store(f, more[i], 60 + i);
-	crash_and_reopen();
+	tensors_store(f, more, 4, 50);
+	OK(f, commit_end(commit));
+	tensors_store(f, more, 4, 60);
+	fixture_crash(f);
 	register_again(COUNT);
 	compare_all();
 }
@@ -231,7 +190,7 @@ TEST(after_two_failed_writes_in_a_commit_both_values_stay_whole)
 			OK(f, nvs_engine_commit(f->engine, &f->error));
 			tensor_compare(f, t[A], 3);
 		}
-		crash_and_reopen();
+		fixture_crash(f);
 		t[A] = tensor_add(f, "a", 100000);
 		tensor_compare(f, t[A], settles ? 3 : 2);
 		fixture_close(f);

@@ -5,17 +5,10 @@
  */
 #include "store/member/member.h"
 #include "support/inject.h"
-#include "support/support.h"
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 ONE_ENGINE
 
@@ -34,22 +27,10 @@ static off_t file_bytes(const char *name)
 	return stat(path, &st) ? -1 : st.st_size;
 }
 
-static void write_all(uint64_t seed)
-{
-	for (uint64_t i = 0; i < N; i++)
-		tensor_write(f, t[i], seed + i);
-}
-
-static void check_all(uint64_t seed)
-{
-	for (uint64_t i = 0; i < N; i++)
-		tensor_compare(f, t[i], seed + i);
-}
-
 static void register_and_write(uint64_t seed)
 {
 	tensors_add(f, "t", lengths, N, t);
-	write_all(seed);
+	tensors_write(f, t, N, seed);
 }
 
 /* Opens the store again, as the next run does. */
@@ -62,7 +43,7 @@ static void reopen(void)
 static void reopen_and_check(uint64_t seed)
 {
 	reopen();
-	check_all(seed);
+	tensors_compare(f, t, N, seed);
 }
 
 /* ---- Found again ---- */
@@ -79,10 +60,10 @@ static void a_kept_store_is_found_again(const struct setup *setup)
 		if (run) {
 			for (int i = 0; i < N; i++)
 				STATE(f, t[i], NVS_ON_DRIVE, false, 0);
-			check_all(run - 1);
+			tensors_compare(f, t, N, run - 1);
 			assert_int_equal(file_bytes("data"), nbytes);
 		}
-		write_all(run);
+		tensors_write(f, t, N, run);
 		nbytes = file_bytes("data");
 		if (run % 2)
 			OK(f, nvs_tensor_swap_out(f->engine, t, N, &f->error));
@@ -111,8 +92,7 @@ TEST(tensors_are_found_in_any_order_of_registration)
 	OPEN(f, .place = PLACE_DISK, .keep = true);
 	register_and_write(9);
 	OK(f, nvs_tensor_forget(f->engine, &t[5], 1, &f->error));
-	fixture_shut(f);
-	OK(f, fixture_reopen(f));
+	fixture_again(f);
 	for (uint64_t i = N; i--;) {
 		char name[16];
 
@@ -133,8 +113,7 @@ TEST(refuses_tensors_of_another_size_or_type)
 
 	OPEN(f, .place = PLACE_DISK, .keep = true);
 	register_and_write(9);
-	fixture_shut(f);
-	OK(f, fixture_reopen(f));
+	fixture_again(f);
 	FAILS(f, -ESTALE, "t0 as U8 x 5000, not as U8 x 5001", nvs_tensor_register, &spec, 1,
 	      &tensor);
 	spec.numel = 5000;
@@ -145,7 +124,7 @@ TEST(refuses_tensors_of_another_size_or_type)
 	assert_null(nvs_tensor_find(f->engine, "t1"));
 	/* The refusals changed nothing. */
 	tensors_add(f, "t", lengths, N, t);
-	check_all(9);
+	tensors_compare(f, t, N, 9);
 }
 
 static void expect_close_error(int code, const char *words)
@@ -163,8 +142,7 @@ TEST(a_failed_close_leaves_the_last_commit)
 	OK(f, nvs_engine_commit(f->engine, &f->error));
 	tensor_write(f, t[6], 2);
 	tensor_write(f, t[1], 3);
-	tensors_pin(f, &t[4], 1);
-	OK(f, sole_release(f->engine, &t[4], 1, NVS_CLEAN, &f->error));
+	tensors_load(f, &t[4], 1);
 	/* The write of t1, the first in the store, fails; neither is committed. */
 	sim_fail(f->sim, NVS_WRITE, 0, EIO, 1);
 	expect_close_error(-EIO, "t1: writing");
@@ -179,8 +157,8 @@ TEST(a_failed_close_leaves_the_last_commit)
 	OK(f, sole_pin(f->engine, &t[3], 1, 0, &f->error));
 	FAILS(f, -EBUSY, "t3 is pinned for new contents", nvs_engine_commit);
 	OK(f, sole_release(f->engine, &t[3], 1, NVS_CLEAN, &f->error));
-	OK(f, nvs_engine_abandon(f->engine, &f->error));
-	f->engine = NULL;
+	engine_abandon(f->engine);
+	fixture_shut(f);
 	reopen_and_check(1);
 }
 
@@ -193,7 +171,7 @@ TEST(a_close_that_a_pin_refuses_closes_nothing)
 	FAILS(f, -EBUSY, "t3 is pinned for new contents, which are not released yet",
 	      nvs_engine_close);
 	OK(f, sole_release(f->engine, &t[3], 1, NVS_CLEAN, &f->error));
-	write_all(2);
+	tensors_write(f, t, N, 2);
 	tensors_pin(f, &t[4], 1);
 	FAILS(f, -EBUSY, "or abandon it", nvs_engine_close);
 	OK(f, sole_release(f->engine, &t[4], 1, NVS_CLEAN, &f->error));
@@ -218,7 +196,7 @@ TEST(each_rank_has_its_own_store)
 	for (f->config.rank = 0; f->config.rank < 3; f->config.rank++) {
 		reopen();
 		STATE(f, t[0], NVS_EMPTY, false, 0);
-		write_all(f->config.rank);
+		tensors_write(f, t, N, f->config.rank);
 		fixture_shut(f);
 	}
 	f->config.rank = 1;
@@ -246,8 +224,7 @@ static void crash_after(void (*what)(void))
 static void commit_then_overwrite_two(void)
 {
 	tensors_add(f, "t", lengths, N, t);
-	for (uint64_t i = 0; i < N; i++)
-		tensor_store(f, t[i], i);
+	tensors_store(f, t, N, 0);
 	MUST(!nvs_engine_commit(f->engine, NULL));
 	tensor_store(f, t[1], 100);
 	tensor_store(f, t[6], 100);
@@ -267,7 +244,7 @@ TEST(committed_data_survives_a_crash)
 		fixture_init(f, &setups[i]);
 		crash_after(commit_then_overwrite_two);
 		reopen_and_check(0);
-		write_all(5);
+		tensors_write(f, t, N, 5);
 		fixture_shut(f);
 		reopen_and_check(5);
 		fixture_close(f);
@@ -329,8 +306,7 @@ TEST(an_open_store_has_durable_directory_entries)
 static void commit_and_rewrite_most(void)
 {
 	tensors_add(f, "t", lengths, N, t);
-	for (uint64_t i = 0; i < N; i++)
-		tensor_store(f, t[i], 7 + i);
+	tensors_store(f, t, N, 7);
 	MUST(!nvs_engine_commit(f->engine, NULL));
 	for (uint64_t turn = 1; turn <= 3; turn++)
 		for (uint64_t i = turn; i < N; i++)
@@ -389,40 +365,36 @@ TEST(a_forgotten_tensor_stays_until_a_commit)
 		OK(f, nvs_engine_commit(f->engine, &f->error));
 	}
 	assert_int_equal(file_bytes("data"), nbytes);
-	check_all(0);
+	tensors_compare(f, t, N, 0);
 }
 
 /* ---- Writes that fail ---- */
 
-static void write_from(struct nvs_tensor *tensor, uint64_t seed, int code)
+/* A write of t[6] from external memory, which fails. */
+static void fail_to_write_from(const void *data)
 {
-	static char memory[300000];
-	const void *data = memory;
-
-	fill(memory, info_of(f, tensor).nbytes, seed);
-	OK(f, nvs_tensor_swap_out_from(f->engine, &tensor, &data, 1, &f->error));
-	if (code)
-		FAILS(f, code, "writing", sole_wait, &tensor, 1, -1);
-	else
-		OK(f, sole_wait(f->engine, &tensor, 1, -1, &f->error));
+	sim_fail(f->sim, NVS_WRITE, 0, EIO, 1);
+	OK(f, nvs_tensor_swap_out_from(f->engine, &t[6], &data, 1, &f->error));
+	FAILS(f, -EIO, "writing", sole_wait, &t[6], 1, -1);
 }
 
 static void writes_fail_after_a_commit(bool verify)
 {
+	static char memory[300000];
+
 	OPEN(f, .place = PLACE_DISK, .keep = true, .verify = verify, .simulated = true);
 	register_and_write(1);
 	OK(f, nvs_engine_commit(f->engine, &f->error));
 
 	/* From external memory: the tensor keeps its committed contents until a write succeeds. */
-	sim_fail(f->sim, NVS_WRITE, 0, EIO, 1);
-	write_from(t[6], 50, -EIO);
+	fail_to_write_from(memory);
 	STATE(f, t[6], NVS_ON_DRIVE, false, 0);
 	tensor_compare(f, t[6], 1 + 6);
-	write_from(t[6], 51, 0);
+	fill(memory, sizeof(memory), 51);
+	tensor_from(f, t[6], memory);
 	tensor_compare(f, t[6], 51);
 	OK(f, nvs_tensor_swap_out(f->engine, &t[6], 1, &f->error));
-	sim_fail(f->sim, NVS_WRITE, 0, EIO, 1);
-	write_from(t[6], 52, -EIO);
+	fail_to_write_from(memory);
 	STATE(f, t[6], NVS_EMPTY, false, 0);
 
 	/* From the pool: the tensor stays resident; a lease released clean restores the contents.
@@ -478,11 +450,8 @@ TEST(damage_on_the_drive_is_detected_when_read)
 static void commit_only(void)
 {
 	tensors_add(f, "t", lengths, N, t);
-	for (uint64_t i = 0; i < N; i++)
-		tensor_write(f, t[i], 30 + i);
+	tensors_write(f, t, N, 30);
 	MUST(!nvs_engine_commit(f->engine, NULL));
-	for (int i = 0; i < N; i++)
-		MUST(!info_of(f, t[i]).dirty);
 }
 
 static void write_by_swapping_out(void)
@@ -494,12 +463,10 @@ static void write_by_swapping_out(void)
 static void write_from_external_memory(void)
 {
 	static char memory[70000];
-	const void *data = memory;
 
 	tensors_add(f, "t", lengths, N, t);
 	fill(memory, sizeof(memory), 100);
-	MUST(!nvs_tensor_swap_out_from(f->engine, &t[1], &data, 1, NULL));
-	MUST(!sole_wait(f->engine, &t[1], 1, -1, NULL));
+	tensor_from(f, t[1], memory);
 }
 
 static void write_to_make_room(void)
@@ -521,10 +488,17 @@ static void write_by_a_commit_that_fails(void)
 		tensor_store(f, t[i], 200);
 }
 
+static void read_all(void)
+{
+	tensors_add(f, "t", lengths, N, t);
+	for (int i = 0; i < N; i++)
+		tensors_load(f, &t[i], 1);
+}
+
 TEST(no_write_path_touches_committed_data)
 {
 	void (*const ways[])(void) = {write_by_swapping_out, write_from_external_memory,
-				      write_to_make_room, write_by_a_commit_that_fails};
+				      write_to_make_room, write_by_a_commit_that_fails, read_all};
 
 	for (size_t i = 0; i < LENGTH(ways); i++) {
 		INIT(f, .place = PLACE_DISK, .keep = true, .verify = true, .pool_bytes = 400 * KIB,
@@ -534,26 +508,6 @@ TEST(no_write_path_touches_committed_data)
 		reopen_and_check(30);
 		fixture_close(f);
 	}
-}
-
-static void read_all(void)
-{
-	tensors_add(f, "t", lengths, N, t);
-	for (int i = 0; i < N; i++) {
-		MUST(!sole_swap_in(f->engine, &t[i], 1, -1, NULL));
-		MUST(!sole_wait(f->engine, &t[i], 1, -1, NULL));
-		MUST(!sole_release(f->engine, &t[i], 1, NVS_CLEAN, NULL));
-		MUST(!nvs_tensor_swap_out(f->engine, &t[i], 1, NULL));
-	}
-}
-
-TEST(a_crash_while_reading_loses_nothing)
-{
-	OPEN(f, .place = PLACE_DISK, .keep = true);
-	register_and_write(9);
-	fixture_shut(f);
-	crash_after(read_all);
-	reopen_and_check(9);
 }
 
 /* Holds a store until the parent closes the pipe. */
@@ -595,47 +549,31 @@ TEST(a_store_locked_by_another_process_is_refused)
 	close(done[0]);
 }
 
-TEST(a_store_locked_by_this_process_is_refused)
-{
-	struct fixture other;
-
-	OPEN(f, .place = PLACE_DISK, .keep = true);
-	other = *f;
-	expect_error(&other, fixture_reopen(&other), -EBUSY, "store at");
-}
-
 /* ---- Not kept ---- */
 
 TEST(a_temporary_store_leaves_nothing_behind)
 {
-	for (unsigned npaths = 1; npaths <= 3; npaths++) {
-		OPEN(f, .place = PLACE_DISK, .npaths = npaths);
-		register_and_write(1);
-		OK(f, nvs_tensor_swap_out(f->engine, t, N, &f->error));
+	const struct setup setups[] = {{.npaths = 1},
+				       {.npaths = 2},
+				       {.npaths = 3},
+				       {.device = NVS_DEVICE_CPU, .keep = true, .verify = true}};
+
+	for (size_t k = 0; k < LENGTH(setups); k++) {
+		fixture_open(f, &setups[k]);
+		tensors_add(f, "t", lengths, N, t);
+		for (uint64_t turn = 0; turn < 3; turn++) {
+			tensors_write(f, t, N, turn);
+			OK(f, nvs_tensor_swap_out(f->engine, t, N, &f->error));
+			tensors_compare(f, t, N, turn);
+		}
 		/* Without keep a commit only writes back. */
 		OK(f, nvs_engine_commit(f->engine, &f->error));
 		assert_int_equal(file_bytes("manifest.0"), -1);
 		fixture_shut(f);
-		for (unsigned i = 0; i < npaths; i++)
+		for (unsigned i = 0; i < f->setup.npaths; i++)
 			assert_int_equal(entries_of(f->paths[i]), 0);
 		fixture_close(f);
 	}
-}
-
-TEST(device_cpu_leaves_no_file)
-{
-	OPEN(f, .place = PLACE_DISK, .device = NVS_DEVICE_CPU, .keep = true, .verify = true,
-	     .pool_bytes = MIB);
-	assert_int_equal(f->config.offload[NVS_OFFLOAD_PARAM].npaths, 0);
-	tensors_add(f, "t", lengths, N, t);
-	for (uint64_t turn = 0; turn < 3; turn++) {
-		write_all(turn);
-		OK(f, nvs_tensor_swap_out(f->engine, t, N, &f->error));
-		check_all(turn);
-	}
-	OK(f, nvs_engine_commit(f->engine, &f->error));
-	fixture_shut(f);
-	assert_int_equal(entries_of(f->paths[0]), 0);
 }
 
 /* ---- Opening ---- */
@@ -662,21 +600,19 @@ TEST(refuses_settings_that_cannot_work)
 	f->config.aio.thread_count = 1;
 	f->config.offload[NVS_OFFLOAD_PARAM].buffer_count = 0;
 	expect_error(f, fixture_reopen(f), -EINVAL, "the pool would be empty");
-	f->config.offload[NVS_OFFLOAD_PARAM].buffer_count = 1;
-	assert_int_equal(entries_of(f->paths[0]), 0);
-	OK(f, fixture_reopen(f));
-}
-
-TEST(refuses_a_pool_larger_than_memory)
-{
-	INIT(f, .place = PLACE_DISK);
 	f->config.offload[NVS_OFFLOAD_PARAM].buffer_count = 1000;
 	f->config.offload[NVS_OFFLOAD_PARAM].buffer_size = GIB;
 	expect_error(f, fixture_reopen(f), -ENOMEM, "buffer_count x buffer_size");
 	f->config.offload[NVS_OFFLOAD_PARAM].buffer_count = UINT32_MAX;
 	f->config.offload[NVS_OFFLOAD_PARAM].buffer_size = UINT64_MAX / 2;
 	expect_error(f, fixture_reopen(f), -EINVAL, "exceed 2^64 bytes");
+	f->config.scrub = true;
+	expect_error(f, fixture_reopen(f), -EINVAL, "set nvswap.verify");
+	f->config.scrub = false;
 	assert_int_equal(entries_of(f->paths[0]), 0);
+	f->config.offload[NVS_OFFLOAD_PARAM].buffer_count = 1;
+	f->config.offload[NVS_OFFLOAD_PARAM].buffer_size = MIB;
+	OK(f, fixture_reopen(f));
 }
 
 TEST(refuses_a_pool_beyond_the_memlock_limit)
@@ -705,10 +641,12 @@ TEST(refuses_a_pool_beyond_the_memlock_limit)
 	assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
 }
 
-TEST(the_optimizer_has_its_own_pool)
+/* Also on the path of the parameters, which most users name in both blocks. */
+TEST(the_optimizer_has_its_own_store_and_pool)
 {
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};
-	struct nvs_tensor *tensor;
+	struct fixture param;
+	struct nvs_tensor *tensor, *weights;
 	const char *path;
 
 	INIT(f, .place = PLACE_DISK);
@@ -720,9 +658,15 @@ TEST(the_optimizer_has_its_own_pool)
 	OK(f, nvs_engine_open(&f->engine, &f->config, NVS_OFFLOAD_OPTIMIZER, &f->error));
 	nvs_engine_get_stats(f->engine, &stats);
 	assert_true(stats.pool.bytes >= nvs_config_pool_bytes(&f->config, NVS_OFFLOAD_OPTIMIZER));
-	tensor = tensor_add(f, "exp_avg", 300000);
+	param = *f;
+	OK(&param, fixture_reopen(&param));
+	tensor = tensor_add(f, "same", 300000);
+	weights = tensor_add(&param, "same", 300000);
 	tensor_store(f, tensor, 1);
+	tensor_store(&param, weights, 2);
 	tensor_compare(f, tensor, 1);
+	tensor_compare(&param, weights, 2);
+	fixture_shut(&param);
 	tensor = tensor_add(f, "big", 16 * MIB);
 	FAILS(f, -E2BIG, "offload_optimizer: buffer_count 3 x sub_group_size 100000 elements",
 	      sole_pin, &tensor, 1, 0);

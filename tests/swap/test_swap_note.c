@@ -4,10 +4,7 @@
  * is.
  */
 #include "support/inject.h"
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
-
-#include <errno.h>
 
 ONE_ENGINE
 
@@ -35,18 +32,10 @@ static void expect_note(const char *note)
 	assert_int_equal(nbytes, strlen(note));
 }
 
-static void crash_and_reopen(void)
-{
-	engine_abandon(f->engine);
-	fixture_shut(f);
-	OK(f, fixture_reopen(f));
-}
-
 TEST(a_note_is_found_with_its_commit)
 {
-	struct nvs_tensor *t;
+	struct nvs_tensor *t = open_kept();
 
-	t = open_kept();
 	expect_note("");
 	tensor_write(f, t, 1);
 	set("step 1");
@@ -54,7 +43,7 @@ TEST(a_note_is_found_with_its_commit)
 	OK(f, nvs_engine_commit(f->engine, &f->error));
 	expect_note("step 1");
 	set("never committed");
-	crash_and_reopen();
+	fixture_crash(f);
 	expect_note("step 1");
 	assert_int_equal(nvs_engine_generation(f->engine), 1);
 	/* Closing commits as well. */
@@ -69,12 +58,10 @@ TEST(a_note_is_found_with_its_commit)
 
 TEST(later_commits_have_the_note_until_it_changes)
 {
-	struct nvs_tensor *t;
+	struct nvs_tensor *t = open_kept();
 
-	t = open_kept();
 	set("first");
-	fixture_shut(f);
-	OK(f, fixture_reopen(f));
+	fixture_again(f);
 	t = tensor_add(f, "t", N_BYTES);
 	tensor_write(f, t, 2);
 	OK(f, nvs_engine_commit(f->engine, &f->error));
@@ -82,7 +69,7 @@ TEST(later_commits_have_the_note_until_it_changes)
 	expect_note("first");
 	OK(f, nvs_engine_set_note(f->engine, NULL, 0, &f->error));
 	OK(f, nvs_engine_commit(f->engine, &f->error));
-	crash_and_reopen();
+	fixture_crash(f);
 	expect_note("");
 }
 
@@ -90,9 +77,8 @@ TEST(a_failed_commit_leaves_the_previous_note)
 {
 	/* Syncs and writes of a commit: of the data, the manifests, the label. */
 	for (uint64_t call = 1; call <= 6; call++) {
-		struct nvs_tensor *t;
+		struct nvs_tensor *t = open_kept();
 
-		t = open_kept();
 		tensor_store(f, t, 1);
 		set("old");
 		OK(f, nvs_engine_commit(f->engine, &f->error));
@@ -102,7 +88,7 @@ TEST(a_failed_commit_leaves_the_previous_note)
 		assert_int_equal(nvs_engine_commit(f->engine, &f->error), -EIO);
 		inject_stop(NULL);
 		expect_note("old");
-		crash_and_reopen();
+		fixture_crash(f);
 		expect_note("old");
 		t = tensor_add(f, "t", N_BYTES);
 		tensor_compare(f, t, 1);
@@ -121,7 +107,7 @@ TEST(a_note_of_up_to_64_kib_is_kept)
 	FAILS(f, -E2BIG, "at most 65536", nvs_engine_set_note, bytes, SIZE_MAX);
 	OK(f, nvs_engine_set_note(f->engine, bytes, NVS_NOTE_MAX, &f->error));
 	OK(f, nvs_engine_commit(f->engine, &f->error));
-	crash_and_reopen();
+	fixture_crash(f);
 	assert_int_equal(nvs_engine_get_note(f->engine, NULL, &nbytes), 0);
 	assert_int_equal(nbytes, NVS_NOTE_MAX);
 	nbytes--;

@@ -3,14 +3,10 @@
  * Registering while the store's files grow, which may take seconds: the test holds the system call
  * that reserves space, and the engine serves every other call meanwhile.
  */
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <semaphore.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 ONE_ENGINE
 
@@ -86,19 +82,4 @@ TEST(tensors_land_and_commits_end_while_files_grow)
 	fixture_shut(f);
 	assert_int_equal(fixture_reopen(f), 0);
 	tensor_compare(f, tensor_add(f, "large", 2 * MIB), 3);
-}
-
-TEST(a_name_given_twice_reserves_nothing)
-{
-	struct nvs_tensor *tensors[2];
-	const struct nvs_tensor_spec twice[] = {
-		{.size = sizeof(twice[0]), .name = "a", .dtype = NVS_U8, .numel = MIB},
-		{.size = sizeof(twice[0]), .name = "a", .dtype = NVS_U8, .numel = MIB}};
-	uint64_t nbytes;
-
-	OPEN(f, .place = PLACE_DISK, .keep = true);
-	nbytes = stats_of(f).store_bytes;
-	FAILS(f, -EEXIST, "a is registered already", nvs_tensor_register, twice, 2, tensors);
-	assert_null(nvs_tensor_find(f->engine, "a"));
-	assert_int_equal(stats_of(f).store_bytes, nbytes);
 }

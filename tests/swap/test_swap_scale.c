@@ -4,13 +4,9 @@
  * million tensors. Allocations are counted by interposing the C library's functions, except under
  * sanitizers, which interpose them too.
  */
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
-#include <inttypes.h>
 #include <sys/statvfs.h>
-
-#include "base/clock.h"
 
 ONE_ENGINE
 
@@ -67,32 +63,22 @@ static int swap_around(struct nvs_tensor **t, char *memory, uint64_t *seed)
 
 		if (turn % 8 == 0)
 			shuffle(t, N, seed);
-		rc = sole_swap_in(f->engine, t, n, -1, &f->error);
-		if (!rc)
-			rc = sole_wait(f->engine, t, n, -1, &f->error);
-		if (!rc)
-			rc = sole_release(f->engine, t, n, turn % 3 ? NVS_DIRTY : NVS_CLEAN,
-					  &f->error);
-		if (!rc && turn % 2)
-			rc = nvs_tensor_swap_out(f->engine, t, n, &f->error);
+		rc = sole_swap_in(f->engine, t, n, -1, &f->error)
+			     ?: sole_wait(f->engine, t, n, -1, &f->error)
+			     ?: sole_release(f->engine, t, n, turn % 3 ? NVS_DIRTY : NVS_CLEAN,
+					     &f->error)
+			     ?: (turn % 2 ? nvs_tensor_swap_out(f->engine, t, n, &f->error) : 0);
 		if (!rc && nvs_tensor_prefetch(f->engine, t + n, n, &f->error) < 0)
 			rc = f->error.code;
-		if (!rc)
-			rc = sole_wait(f->engine, t, N, -1, &f->error);
-		if (!rc)
-			rc = nvs_tensor_swap_in_to(f->engine, t, data, 16, &f->error);
-		if (!rc)
-			rc = sole_wait(f->engine, t, 16, -1, &f->error);
-		if (!rc)
-			rc = nvs_tensor_swap_out_from(f->engine, t, (const void *const *)data, 16,
-						      &f->error);
-		if (!rc)
-			rc = sole_wait(f->engine, t, 16, -1, &f->error);
-		if (!rc && turn % 10 == 0) {
-			rc = sole_pin(f->engine, t, n, -1, &f->error);
-			if (!rc)
-				rc = sole_release(f->engine, t, n, NVS_CLEAN, &f->error);
-		}
+		rc = rc ?: sole_wait(f->engine, t, N, -1, &f->error)
+			?: nvs_tensor_swap_in_to(f->engine, t, data, 16, &f->error)
+			?: sole_wait(f->engine, t, 16, -1, &f->error)
+			?: nvs_tensor_swap_out_from(f->engine, t, (const void *const *)data, 16,
+						    &f->error)
+			?: sole_wait(f->engine, t, 16, -1, &f->error);
+		if (turn % 10 == 0)
+			rc = rc ?: sole_pin(f->engine, t, n, -1, &f->error)
+				?: sole_release(f->engine, t, n, NVS_CLEAN, &f->error);
 		nvs_engine_get_stats(f->engine, &stats);
 	}
 	return rc;
@@ -110,8 +96,7 @@ static void the_hot_path_allocates_nothing(const struct setup *setup)
 	for (size_t i = 0; i < N; i++)
 		nbytes[i] = below(&seed, 5000);
 	tensors_add(f, "t", nbytes, N, t);
-	for (size_t i = 0; i < N; i++)
-		tensor_store(f, t[i], i);
+	tensors_store(f, t, N, 0);
 	rc = swap_around(t, memory, &seed);
 	OK(f, rc);
 #if !SANITIZED
@@ -133,10 +118,6 @@ TEST(swapping_allocates_nothing)
 							       .verify = true,
 							       .thread_count = 2,
 							       .ioengine = (enum nvs_ioengine)i});
-}
-
-TEST(swapping_direct_allocates_nothing)
-{
 	the_hot_path_allocates_nothing(
 		&(struct setup){.place = PLACE_EXT4, .pool_bytes = 2 * MIB, .npaths = 2});
 }

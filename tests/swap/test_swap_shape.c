@@ -3,10 +3,7 @@
  * Shapes of tensors: given at registration, told by nvs_tensor_get_info, kept by a kept store and
  * replaced by another registration.
  */
-#include <errno.h>
-
-#include "support/tests.h"
-#include "swap_fixture.h"
+#include "swap/swap_fixture.h"
 
 ONE_ENGINE
 
@@ -67,8 +64,7 @@ static void keep(void)
 
 static void reopen(void)
 {
-	fixture_shut(f);
-	OK(f, fixture_reopen(f));
+	fixture_again(f);
 }
 
 /* ---- Registering ---- */
@@ -146,9 +142,7 @@ TEST(another_shape_replaces_that_of_a_kept_tensor_with_the_next_commit)
 	expect_shape(t, turned, 2);
 	tensor_compare(f, t, 1);
 	/* Without a commit the store has the shape of before. */
-	OK(f, nvs_engine_abandon(f->engine, &f->error));
-	f->engine = NULL;
-	OK(f, fixture_reopen(f));
+	fixture_crash(f);
 	expect_stored("t", matrix, 3);
 	add("t", 60, line, 1);
 	OK(f, nvs_engine_commit(f->engine, &f->error));

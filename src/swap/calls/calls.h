@@ -89,7 +89,7 @@ void trace_calls(const struct nvs_engine *engine, enum trace_kind call,
 		 struct nvs_tensor *const *tensors, size_t n);
 
 /*
- * ---- turns.c: under the lock ----
+ * ---- wait.c: turns, under the lock ----
  *
  * Calls on a tensor wait for others that copy its bytes, and for what the engine does with it. A
  * call that has to wait gets in line, and those that share a tensor with it and come later wait for
@@ -131,9 +131,8 @@ void wait_for_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensor
 int drain(struct nvs_engine *engine, bool writes_alone, struct nvs_error *error);
 
 /* ---- commit.c ---- */
-/* Takes the note of the last commit over from the store; and frees it. */
-int note_open(struct nvs_engine *engine, struct nvs_error *error);
-void note_close(struct nvs_engine *engine);
+/* Takes the note of the last commit over from the store. -ENOMEM */
+int notes_open(struct nvs_engine *engine, struct nvs_error *error);
 
 /* ---- register.c ---- */
 int tensors_from_manifest(struct nvs_engine *engine, struct nvs_error *error);

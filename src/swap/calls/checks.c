@@ -28,12 +28,10 @@ int check_name(const struct nvs_engine *engine, const char *name, struct nvs_err
 
 int not_of_engine(const struct nvs_tensor *tensor, size_t i, struct nvs_error *error)
 {
-	if (!tensor)
-		return error_set(error, -EINVAL,
-				 "tensor %zu is NULL: nvs_tensor_find returns NULL for a name "
-				 "that is not registered",
-				 i);
-	return error_set(error, -EINVAL, "tensor %zu is forgotten, or belongs to another engine",
+	return error_set(error, -EINVAL,
+			 tensor ? "tensor %zu is forgotten, or belongs to another engine"
+				: "tensor %zu is NULL: nvs_tensor_find returns NULL for a name "
+				  "that is not registered",
 			 i);
 }
 

@@ -11,6 +11,8 @@
  * It is *stuck* if it has nothing to launch and evicted nothing: only a change by other calls or a
  * landing lets the next attempt succeed.
  */
+#include <inttypes.h>
+
 #include "base/threads/cancel.h"
 #include "swap/calls/calls.h"
 
@@ -50,20 +52,6 @@ struct waiting {
 	struct ticket *ticket; /* for room: its own, or the one that its thread keeps */
 };
 
-static void waiting_check(const struct nvs_engine *engine, const struct attempt *attempt,
-			  const struct waiting *waiting)
-{
-	if (!STATE_CHECKS)
-		return;
-	lock_check(engine);
-	assert(!attempt->stuck || (!attempt->list && !attempt->failed_again));
-	assert(attempt->lack != LACKS_TURN || attempt->stuck);
-	assert(attempt->need <= attempt->nbytes && attempt->nbytes <= pool_bytes(engine->pool));
-	assert(waiting->failures <= engine->moves.write_failures);
-	assert(!waiting->from_ns || engine->room.waiting);
-	assert(!waiting->own.queued || waiting->from_ns);
-}
-
 /* ---- Checks of a batch, before anything is changed ---- */
 
 /* A pin for new contents would hand out the memory of those that a caller reads. */
@@ -101,7 +89,14 @@ static int check_and_collect(struct nvs_engine *engine, const struct request *re
 					   " is pinned for new contents, which are not released "
 					   "yet: release it first");
 		if (tensor->extent > pool_bytes(engine->pool))
-			return too_large(engine, tensor, error);
+			return error_named(
+				error, -E2BIG, tensor->rest->name,
+				" has %s (%" PRIu64 " bytes), more than the whole pool of %s "
+				"(%s): set %s to %" PRIu64 " elements or more",
+				size_text(tensor->nbytes, need), tensor->nbytes,
+				size_text(pool_bytes(engine->pool), have), engine->remedy,
+				engine->pool_key,
+				(tensor->extent + engine->pool_step - 1) / engine->pool_step);
 		if (!pins_reserve(&tensor->pins))
 			return error_set(error, -ENOMEM, "out of memory for the pins of a tensor");
 		attempt->nbytes += tensor->extent;
@@ -261,7 +256,8 @@ static int try_to_pin(struct nvs_engine *engine, const struct request *request,
 	if (!queue_lets_pass(engine, waiting->ticket, attempt->nbytes)) {
 		attempt->lack = LACKS_TURN;
 		attempt->stuck = true;
-	} else if (attempt->need <= free_bytes(engine) && lease_all(engine, attempt->nabsent)) {
+	} else if (attempt->need <= pool_free_bytes(engine->pool) &&
+		   lease_all(engine, attempt->nabsent)) {
 		queue_passed(engine, waiting->ticket, attempt->nbytes);
 		attempt->list = pin_batch(engine, request, attempt->nabsent);
 		attempt->lack = LACKS_NOTHING;
@@ -276,7 +272,6 @@ static int try_to_pin(struct nvs_engine *engine, const struct request *request,
 		pool_note_wait(engine->pool);
 		waiting->counted = true;
 	}
-	waiting_check(engine, attempt, waiting);
 	return -EAGAIN;
 }
 
@@ -317,7 +312,7 @@ static int report_lack(const struct nvs_engine *engine, const struct request *re
 static uint64_t writes_to_wait_for(const struct nvs_engine *engine, const struct attempt *attempt,
 				   const struct waiting *waiting)
 {
-	uint64_t free = free_bytes(engine);
+	uint64_t free = pool_free_bytes(engine->pool);
 	double missing;
 
 	if (attempt->lack != LACKS_ROOM || attempt->need <= free ||
@@ -375,7 +370,6 @@ static int wait_for_change(struct nvs_engine *engine, const struct request *requ
 	uint64_t until = deadline, writes;
 	int rc;
 
-	waiting_check(engine, attempt, waiting);
 	/* What the call waits for goes before reading ahead. */
 	if (attempt->lack == LACKS_ROOM) {
 		room_promote(engine, attempt->need);

@@ -27,13 +27,13 @@ static size_t read_ahead(struct nvs_engine *engine, struct nvs_tensor *const *te
 	}
 	for (size_t i = 0; i < n; i++)
 		need += needs_memory(tensors[i]) ? tensors[i]->extent : 0;
-	if (need > free_bytes(engine)) {
+	if (need > pool_free_bytes(engine->pool)) {
 		struct eviction eviction = eviction_for_prefetch(engine, need);
 
 		evict_until_enough(engine, &eviction);
 	}
 	/* Those that fit, from the first. */
-	have = free_bytes(engine);
+	have = pool_free_bytes(engine->pool);
 	for (need = 0; count < n; count++) {
 		need += needs_memory(tensors[count]) ? tensors[count]->extent : 0;
 		if (need > have)

@@ -10,7 +10,9 @@ static void end_pin(struct nvs_engine *engine, struct nvs_tensor *tensor, uint64
 	if (pin_failed(tensor, pin))
 		return;
 	if (how == NVS_DIRTY) {
-		set_dirty(tensor);
+		assert(tensor->memory == MEMORY_POOL && tensor->io == IO_IDLE);
+		assert(!engine->read_only);
+		tensor->content = on_drive(tensor->content) ? CONTENT_NEWER : CONTENT_POOL;
 		tensor->unreported = 0;
 	}
 	tensor_unpin(engine, tensor, pin);

@@ -82,8 +82,6 @@ void trace_calls(const struct nvs_engine *engine, enum trace_kind call,
 
 /* ---- Beginning and ending a step ---- */
 
-static const struct trace_subject no_tensor = {.name = ""};
-
 int nvs_engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 {
 	HOLD_CANCEL;
@@ -104,9 +102,13 @@ int nvs_engine_step_begin(struct nvs_engine *engine, struct nvs_error *error)
 		step->swapped[NVS_READ] = engine->moves.swapped[NVS_READ];
 		step->swapped[NVS_WRITE] = engine->moves.swapped[NVS_WRITE];
 		step->drive_written = store_written(engine->store);
-		plan_begin(&engine->plan);
+		engine->plan.nrecorded = 0;
+		engine->plan.step++;
+		engine->plan.same = true;
+		engine->plan.lost = false;
 		list = move_ahead(engine);
-		trace_call(engine->trace, TRACE_STEP_BEGIN, clock_ns(), &no_tensor);
+		trace_call(engine->trace, TRACE_STEP_BEGIN, clock_ns(),
+			   &(struct trace_subject){.name = ""});
 	}
 	engine_unlock(engine);
 	launch(engine, list);

@@ -55,7 +55,7 @@ struct transfer *move_ahead(struct nvs_engine *engine)
 			continue;
 		}
 		/* Enough is free, but fragmented. */
-		eviction = eviction_for_plan(free_bytes(engine) + 1,
+		eviction = eviction_for_plan(pool_free_bytes(engine->pool) + 1,
 					     engine->scratch[0]->rest->next_use);
 		evict_until_enough(engine, &eviction);
 		count = eviction.ntaken ? 1 : 0;

@@ -4,6 +4,8 @@
  * what the plan calls for next, and computes long checksums. A caller that waits helps with what
  * takes microseconds, which saves it a thread switch.
  */
+#include <xxhash.h>
+
 #include "base/threads/thread.h"
 #include "swap/moves/moves.h"
 
@@ -151,7 +153,10 @@ int events_open(struct nvs_engine *engine, struct nvs_error *error)
 	int rc;
 
 	pthread_mutex_init(&events->lock, NULL);
-	if (completions_open(&events->completions) || sums_open(engine))
+	TAILQ_INIT(&events->sums.writing);
+	events->sums.end = &events->sums.completed;
+	events->sums.state = XXH3_createState();
+	if (completions_open(&events->completions) || !events->sums.state)
 		return error_no_memory(error, "opening the engine");
 	rc = events_start(engine) ?: log_start(&engine->log);
 	return rc ? error_set(error, rc, "can't start the engine's threads: %s",
@@ -186,11 +191,9 @@ void events_close(struct nvs_engine *engine)
 {
 	struct events *events = &engine->events;
 
-	if (!events->completions)
-		return;
 	assert(!events->started && !events->helped && !events->followers);
-	sums_close(engine);
+	assert(!events->sums.completed && !events->sums.run);
+	XXH3_freeState(events->sums.state);
 	completions_close(events->completions);
-	events->completions = NULL;
 	pthread_mutex_destroy(&events->lock);
 }

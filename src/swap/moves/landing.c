@@ -3,9 +3,11 @@
  * Landing: what becomes of the tensors of a run whose transfer has completed. A read or a write
  * that failed leaves the contents where they were.
  */
+#include <stdlib.h>
+
 #include "swap/moves/moves.h"
 
-/* ---- Runs in flight for longer than io_timeout_ms; they stay in flight and land like others ---- */
+/* ---- Runs in flight for longer than io_timeout_ms, which land like others ---- */
 
 int check_overdue(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
 		  struct nvs_error *error)
@@ -143,21 +145,6 @@ static void landed_write(struct nvs_engine *engine, struct nvs_tensor *tensor)
 	stay_or_leave(engine, tensor);
 }
 
-/*
- * Starts to load a tensor farther in the run; the tensors of a run were last used when it began.
- * Its address is guessed from the distance of the next one, without following run_next; a wrong
- * guess loads other lines and does no harm.
- */
-static ALWAYS_INLINE void load_in_run(const struct nvs_tensor *tensor)
-{
-	const uintptr_t farther = 8;
-	const struct nvs_tensor *next = tensor->run_next;
-	uintptr_t at = (uintptr_t)next;
-
-	if (next)
-		load_lines((const void *)(at + farther * (at - (uintptr_t)tensor)), sizeof(*next));
-}
-
 /* Puts tensors of which more is to be read into engine->scratch; returns how many. */
 static size_t land(struct nvs_engine *engine, const struct transfer *run, size_t nparts)
 {
@@ -179,15 +166,20 @@ static size_t land(struct nvs_engine *engine, const struct transfer *run, size_t
 		enum origin origin = tensor->origin;
 		bool external = is_external(tensor);
 
-		load_in_run(tensor);
+		/* The tensors of a run were last used when it began. */
+		if (next)
+			load_lines(next, sizeof(*next));
 		tensor->hangs_at = NOWHERE;
 		tensor->status = status;
 		tensor->status_direction = direction;
 		if (status)
 			tensor->rest->error_offset = error_offset;
 		/* A failed write has spoilt the extent; the other one still has its contents. */
-		if (status && tensor->io == IO_WRITING && tensor->place == tensor->offset)
-			forget_drive(tensor);
+		if (status && tensor->io == IO_WRITING && tensor->place == tensor->offset) {
+			assert(tensor->content != CONTENT_BOTH);
+			tensor->content = in_pool(tensor->content) ? CONTENT_POOL : CONTENT_NONE;
+			tensor->checksum_state = CHECKSUM_NONE;
+		}
 		tensor->io = IO_IDLE;
 		tensor->origin = ORIGIN_CALL;
 		if (direction == NVS_READ)
@@ -262,8 +254,16 @@ struct transfer *runs_land(struct nvs_engine *engine, struct transfer *list)
 	}
 	if (!nparts)
 		return NULL;
-	for (size_t i = 0; i < nparts; i++)
-		lend_next(engine->scratch[i]);
+	for (size_t i = 0; i < nparts; i++) {
+		struct nvs_tensor *tensor = engine->scratch[i];
+		struct part *part = tensor->rest->parts;
+
+		/* A part that failed is the last one. */
+		assert(tensor->content == CONTENT_DRIVE && !tensor->status);
+		lend(tensor, part->data, part->offset, part->nbytes);
+		tensor->rest->parts = part->next;
+		free(part);
+	}
 	list = runs_build(engine, engine->scratch, nparts, NVS_READ);
 	if (awaited)
 		runs_promote_new(engine, list);

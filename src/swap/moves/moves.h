@@ -60,8 +60,6 @@ bool sums_compared(const struct nvs_engine *engine, const struct nvs_tensor *ten
 /* Whether data read into the tensor, of files, gives it its checksum, with which later reads are
  * compared. */
 bool sum_learned(const struct nvs_engine *engine, const struct nvs_tensor *tensor);
-int sums_open(struct nvs_engine *engine); /* -ENOMEM */
-void sums_close(struct nvs_engine *engine);
 /* Before writes of these runs are submitted: computes short checksums, and queues long ones, which
  * are computed while the runs are in flight. */
 void sums_begin(struct nvs_engine *engine, struct transfer *list);
@@ -118,7 +116,6 @@ void events_wake(struct nvs_engine *engine);
 void events_changed(struct nvs_engine *engine);
 
 /* ---- scrub.c, without the lock ---- */
-void scrub_init(struct scrub *scrub, bool wanted);
 /* Starts the thread if a scrub is wanted; the engine is open. -ENOMEM, -EAGAIN */
 int scrub_start(struct nvs_engine *engine, struct nvs_error *error);
 /* Ends it, if it was started. -ETIMEDOUT: its read is overdue, and it ends when that completes. */

@@ -136,7 +136,7 @@ void run_ends(struct nvs_engine *engine, struct nvs_tensor *first)
 	TAILQ_REMOVE(list_of(engine, first), first, rest->launched);
 }
 
-/* ---- Promoting: runs that a call waits for, because they move its tensors or make its room ---- */
+/* ---- Promoting runs that a call waits for: they move its tensors or make its room ---- */
 
 /* What the kernel has of a run already can't be promoted; the aio layer serves the rest first. A
  * write that waits for a commit is no run yet: its run will have the priority. */
@@ -170,7 +170,7 @@ void tensor_promote(struct nvs_engine *engine, const struct nvs_tensor *tensor)
 
 void room_promote(struct nvs_engine *engine, uint64_t need)
 {
-	uint64_t free = free_bytes(engine), covered = 0;
+	uint64_t free = pool_free_bytes(engine->pool), covered = 0;
 	/* If enough is free, but fragmented, any `need` bytes that land may join free runs. */
 	uint64_t missing = need > free ? need - free : need;
 	/* False: what may be evicted later counts too. */

@@ -147,12 +147,6 @@ static void *scrub_main(void *arg)
 
 /* ---- Starting and ending ---- */
 
-void scrub_init(struct scrub *scrub, bool wanted)
-{
-	*scrub = (struct scrub){.wanted = wanted};
-	pthread_cond_init(&scrub->wake, NULL);
-}
-
 int scrub_start(struct nvs_engine *engine, struct nvs_error *error)
 {
 	struct scrub *scrub = &engine->scrub;

@@ -35,16 +35,13 @@ bool sum_learned(const struct nvs_engine *engine, const struct nvs_tensor *tenso
 	       tensor->checksum_state == CHECKSUM_NONE;
 }
 
-static bool read_is_summed(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
-{
-	return sums_compared(engine, tensor) || sum_learned(engine, tensor);
-}
-
-static bool needs_its_own(const struct nvs_engine *engine, const struct transfer *run,
-			  const struct nvs_tensor *tensor)
+/* Whether the tensor needs a checksum of its bytes in the run. */
+static bool is_summed(const struct nvs_engine *engine, const struct transfer *run,
+		      const struct nvs_tensor *tensor)
 {
 	assert(tensor->run_first == run->user);
-	return run->direction == NVS_WRITE || read_is_summed(engine, tensor);
+	return run->direction == NVS_WRITE || sums_compared(engine, tensor) ||
+	       sum_learned(engine, tensor);
 }
 
 /* Under events->lock. How far a run is may be read by the thread alone that computes it. */
@@ -70,7 +67,7 @@ static void sum_run(struct nvs_engine *engine, const struct transfer *run)
 {
 	assert(run->nbytes <= AT_ONCE_BYTES);
 	for (struct nvs_tensor *t = run->user; t; t = t->run_next)
-		if (needs_its_own(engine, run, t))
+		if (is_summed(engine, run, t))
 			t->rest->new_checksum = XXH3_64bits(first_byte(t), t->nbytes);
 }
 
@@ -83,7 +80,7 @@ static void sum_slice(struct nvs_engine *engine, struct sums *sums)
 		struct nvs_tensor *tensor = sums->tensor;
 		uint64_t nbytes = min_u64(tensor->nbytes - sums->at, left);
 
-		if (needs_its_own(engine, sums->run, tensor)) {
+		if (is_summed(engine, sums->run, tensor)) {
 			if (!sums->at)
 				XXH3_64bits_reset(sums->state);
 			XXH3_64bits_update(sums->state, first_byte(tensor) + sums->at, nbytes);
@@ -96,28 +93,6 @@ static void sum_slice(struct nvs_engine *engine, struct sums *sums)
 		}
 		sums->tensor = tensor->run_next;
 	}
-}
-
-/* ---- Opening and closing ---- */
-
-int sums_open(struct nvs_engine *engine)
-{
-	struct sums *sums = &engine->events.sums;
-
-	TAILQ_INIT(&sums->writing);
-	sums->end = &sums->completed;
-	sums->state = XXH3_createState();
-	return sums->state ? 0 : -ENOMEM;
-}
-
-void sums_close(struct nvs_engine *engine)
-{
-	struct sums *sums = &engine->events.sums;
-
-	assert(!sums->completed && TAILQ_EMPTY(&sums->writing));
-	assert(!sums->run);
-	XXH3_freeState(sums->state);
-	sums->state = NULL;
 }
 
 /* ---- Writes that begin ---- */
@@ -165,7 +140,7 @@ static bool needs_sum(const struct nvs_engine *engine, const struct transfer *ru
 	if (run->direction == NVS_WRITE)
 		return first->rest->sum == SUM_QUEUED || first->rest->sum == SUM_BEGUN;
 	for (const struct nvs_tensor *t = first; t && !run->status; t = t->run_next)
-		if (read_is_summed(engine, t))
+		if (is_summed(engine, run, t))
 			return true;
 	return false;
 }

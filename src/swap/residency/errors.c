@@ -69,17 +69,3 @@ int check_readable(const struct nvs_tensor *tensor, struct nvs_error *error)
 			: "it has never been written, or its last write failed; pin it "
 			  "with nvs_tensor_pin and write it first");
 }
-
-int too_large(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
-	      struct nvs_error *error)
-{
-	char need[32], have[32];
-
-	return error_named(error, -E2BIG, tensor->rest->name,
-			   " has %s (%" PRIu64 " bytes), more than the whole pool of %s (%s): "
-			   "set %s to %" PRIu64 " elements or more",
-			   size_text(tensor->nbytes, need), tensor->nbytes,
-			   size_text(pool_bytes(engine->pool), have), engine->remedy,
-			   engine->pool_key,
-			   (tensor->extent + engine->pool_step - 1) / engine->pool_step);
-}

@@ -4,10 +4,10 @@
  * held while waiting for the drive or while checksums are computed.
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
- *	residency: pins tensor table errors plan places invariants
- *	room: policy queue room shortage follow
+ *	residency: tensor table errors plan places invariants
+ *	room: policy queue room follow
  *	moves: sums runs ahead landing events scrub
- *	calls: checks info step turns wait release pin prefetch external
+ *	calls: checks info step wait release pin prefetch external
  *	engine: files register commit engine
  */
 #ifndef RESIDENCY_INTERNAL_H
@@ -129,6 +129,7 @@ struct commit_state {
 	pthread_mutex_t lock; /* for the whole of a commit; taken before the engine's */
 	bool writing;
 	bool unsettled;
+	pthread_mutex_t notes;	       /* of these two; taken last */
 	struct note *note, *last_note; /* of the next commits; of the last one */
 	/* Forgotten, but the manifest names them, so their extents stay reserved; by run_next. */
 	struct nvs_tensor *forgotten;
@@ -327,8 +328,6 @@ void tensors_free(struct nvs_engine *engine);
 void extents_release(struct nvs_engine *engine, const struct nvs_tensor *tensor);
 
 /* ---- plan.c: under the lock ---- */
-void plan_free(struct plan *plan);
-
 /* Asserts what must hold of the positions and sums. */
 void plan_check(const struct plan *plan);
 void plan_clear(struct plan *plan);
@@ -337,9 +336,8 @@ void plan_clear(struct plan *plan);
 /* How many accesses, and how many elements accessed, come before the position. */
 size_t plan_rank(const struct plan *plan, size_t at);
 uint64_t plan_distance(const struct plan *plan, size_t at);
-/* The access of the class's unpinned tensor that is needed last; and last before `at`. */
-size_t plan_last(const struct plan *plan, enum plan_class class);
-size_t plan_last_before(const struct plan *plan, enum plan_class class, size_t at);
+/* The access of the class's unpinned tensor that is needed last, before one or PLAN_NONE. */
+size_t plan_last(const struct plan *plan, enum plan_class class, size_t before);
 
 /* ---- Telling: of tensors in the plan ---- */
 bool plan_is_idle(const struct plan *plan, const struct nvs_tensor *tensor);
@@ -362,9 +360,6 @@ int tensor_error(const struct nvs_engine *engine, const struct nvs_tensor *tenso
 int report_failed_write(const struct nvs_engine *engine, struct nvs_tensor *tensor,
 			struct nvs_error *error);
 int check_readable(const struct nvs_tensor *tensor, struct nvs_error *error); /* 0, -ENODATA */
-/* -E2BIG: the tensor does not fit into the pool. */
-int too_large(const struct nvs_engine *engine, const struct nvs_tensor *tensor,
-	      struct nvs_error *error);
 
 /* ---- places.c: under the lock ---- */
 /* Sorts by the offset of a transfer in that direction, and notes it in each tensor's `place`. */
@@ -385,8 +380,6 @@ void lend(struct nvs_tensor *tensor, const void *data, uint64_t offset, uint64_t
 /* The same before what it has been lent, for which it takes a part of the list `spare`. */
 void lend_before(struct nvs_tensor *tensor, const void *data, uint64_t offset, uint64_t nbytes,
 		 struct part **spare);
-/* Lends the next of its parts, when the one before has landed. */
-void lend_next(struct nvs_tensor *tensor);
 /* Makes a list of n parts; false: out of memory. */
 bool parts_alloc(struct part **list, size_t n);
 void parts_free(struct part *part);

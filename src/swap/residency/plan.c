@@ -25,13 +25,6 @@ void plan_clear(struct plan *plan)
 	plan->resume = PLAN_NONE;
 }
 
-void plan_free(struct plan *plan)
-{
-	plan_clear(plan);
-	free(plan->order);
-	free(plan->recording);
-}
-
 void plan_check(const struct plan *plan)
 {
 	if (!STATE_CHECKS)
@@ -79,25 +72,15 @@ static size_t highest(const uint64_t *bits, size_t low, size_t high)
 	return PLAN_NONE;
 }
 
-size_t plan_last_before(const struct plan *plan, enum plan_class class, size_t at)
+size_t plan_last(const struct plan *plan, enum plan_class class, size_t before)
 {
 	const uint64_t *bits = plan->idle[class];
-	bool wraps = at < plan->cursor;
-	size_t found = highest(bits, wraps ? 0 : plan->cursor, at);
+	bool all = before == PLAN_NONE, wraps = all || before < plan->cursor;
+	size_t found = highest(bits, wraps ? 0 : plan->cursor, all ? plan->cursor : before);
 
 	if (wraps && found == PLAN_NONE)
 		found = highest(bits, plan->cursor, plan->n);
-	assert(found == PLAN_NONE || plan_rank(plan, found) < plan_rank(plan, at));
-	return found;
-}
-
-size_t plan_last(const struct plan *plan, enum plan_class class)
-{
-	const uint64_t *bits = plan->idle[class];
-	size_t found = plan->n ? highest(bits, 0, plan->cursor) : PLAN_NONE;
-
-	if (plan->n && found == PLAN_NONE)
-		found = highest(bits, plan->cursor, plan->n);
+	assert(found == PLAN_NONE || all || plan_rank(plan, found) < plan_rank(plan, before));
 	assert(found == PLAN_NONE || plan->order[found].tensor->class == class);
 	return found;
 }

@@ -218,7 +218,8 @@ void tensor_free(struct nvs_tensor *tensor)
 
 	assert(tensor->io == IO_IDLE && tensor->memory != MEMORY_EXTERNAL);
 	assert(!tensor->rest->parts && !tensor->rest->copy_pin);
-	pins_free(tensor);
+	if (tensor->pins.max)
+		free(tensor->pins.many);
 	while (name) {
 		struct tensor_name *earlier = name->earlier;
 

@@ -354,14 +354,9 @@ static inline bool pin_failed(const struct nvs_tensor *tensor, uint64_t pin)
 	return pin && pin <= tensor->pins.failed;
 }
 
-/* ---- pins.c ---- */
-/* Doubles the room; false: out of memory. */
-bool pins_grow(struct pins *pins);
+/* ---- tensor.c: pins ---- */
 /* Makes room for one more pin; false: out of memory. */
-static inline bool pins_reserve(struct pins *pins)
-{
-	return pins->count < (pins->max ? pins->max : PINS_FEW) || pins_grow(pins);
-}
+bool pins_reserve(struct pins *pins);
 /* `now_ns` is the time of clock_ns(). */
 void pins_add(struct nvs_tensor *tensor, uint64_t pin, uint64_t now_ns);
 void pins_remove(struct nvs_tensor *tensor, uint64_t pin);
@@ -372,17 +367,13 @@ size_t pins_list(const struct nvs_tensor *tensor, uint64_t *list, size_t max);
 void pins_fail(struct nvs_tensor *tensor);
 /* -EINVAL: the pin is not one of the tensor, and no failed read ended it. */
 int pin_check(const struct nvs_tensor *tensor, uint64_t pin, struct nvs_error *error);
-void pins_free(struct nvs_tensor *tensor);
 
 /* ---- tensor.c ---- */
 enum nvs_tensor_state tensor_state(const struct nvs_tensor *tensor);
-/* Its memory in the pool has new contents; or the same as the drive. */
-void set_dirty(struct nvs_tensor *tensor);
+/* Its memory in the pool has the same contents as the drive. */
 void set_clean(struct nvs_tensor *tensor);
 /* What it has in the pool is no longer its contents. */
 void forget_pool(struct nvs_tensor *tensor);
-/* The extent that was to be overwritten has no contents any more. */
-void forget_drive(struct nvs_tensor *tensor);
 
 /* ---- invariants.c, with STATE_CHECKS ---- */
 void tensor_check_state(const struct nvs_tensor *tensor);

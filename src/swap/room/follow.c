@@ -75,14 +75,6 @@ static void follow(struct nvs_engine *engine, struct nvs_tensor *tensor)
 
 /* ---- Recording ---- */
 
-void plan_begin(struct plan *plan)
-{
-	plan->nrecorded = 0;
-	plan->step++;
-	plan->same = true;
-	plan->lost = false;
-}
-
 void plan_access(struct nvs_engine *engine, struct nvs_tensor *tensor, bool contents)
 {
 	struct plan *plan = &engine->plan;
@@ -107,13 +99,6 @@ void plan_access(struct nvs_engine *engine, struct nvs_tensor *tensor, bool cont
 	}
 	if (plan->n)
 		follow(engine, tensor);
-}
-
-bool plan_has(struct plan *plan, const struct nvs_tensor *tensor)
-{
-	if (tensor->rest->recorded == plan->step && plan->step)
-		plan->lost = true;
-	return in_plan(tensor);
 }
 
 /* ---- The plan of the next step ---- */
@@ -175,22 +160,6 @@ static void sum_up(struct nvs_engine *engine)
 		plan->lookahead = (uint64_t)((double)plan->extents / (double)numel *
 					     (double)engine->prefetch_bucket_size) +
 				  longest;
-}
-
-static void plan_made_check(const struct plan *plan)
-{
-	if (!STATE_CHECKS)
-		return;
-	assert(!plan->cursor && !plan->ready && !plan->before[0]);
-	for (size_t i = 0; i < plan->n; i++) {
-		const struct nvs_tensor *tensor = plan->order[i].tensor;
-
-		assert(tensor->rest->next_use <= i &&
-		       plan->order[tensor->rest->next_use].tensor == tensor);
-		assert(plan->next[i] < plan->n && plan->order[plan->next[i]].tensor == tensor);
-		assert(plan->next[i] > i || plan->next[i] == tensor->rest->next_use);
-		assert(plan->before[i + 1] - plan->before[i] == tensor->numel);
-	}
 }
 
 /* What the plan's tensors take of the pool that are to stay in it. */
@@ -261,7 +230,6 @@ void plan_mend(struct nvs_engine *engine)
 	plan->order_max = max;
 	plan->n = plan->nrecorded;
 	sum_up(engine);
-	plan_made_check(plan);
 	small = small_bytes(engine) > pool_bytes(engine->pool) / 2 ? 0
 								   : engine->persistence_threshold;
 	for (size_t i = 0; i < plan->n; i++) {

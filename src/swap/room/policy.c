@@ -28,11 +28,6 @@
 /* Write behind at most this much at a time, so that a caller's read waits no longer. */
 #define WRITE_BLOCKS 8
 
-uint64_t free_bytes(const struct nvs_engine *engine)
-{
-	return pool_free_bytes(engine->pool);
-}
-
 bool policy_counts(const struct nvs_engine *engine, const struct nvs_tensor *tensor)
 {
 	if (is_ahead(tensor))
@@ -60,7 +55,7 @@ static bool within_budget(const struct nvs_engine *engine, const struct eviction
 
 bool policy_may_read(const struct nvs_engine *engine, const struct eviction *eviction)
 {
-	return free_bytes(engine) >= eviction->goal &&
+	return pool_free_bytes(engine->pool) >= eviction->goal &&
 	       engine->room.live_numel + eviction->numel <= engine->max_live;
 }
 
@@ -68,7 +63,7 @@ struct eviction eviction_for_batch(const struct nvs_engine *engine, uint64_t nee
 {
 	return (struct eviction){.enough = reached_goal,
 				 .goal = need,
-				 .reached = free_bytes(engine) + engine->room.landing,
+				 .reached = pool_free_bytes(engine->pool) + engine->room.landing,
 				 .writes = true,
 				 .ahead = true,
 				 .small = true,
@@ -79,7 +74,7 @@ struct eviction eviction_for_prefetch(const struct nvs_engine *engine, uint64_t 
 {
 	return (struct eviction){.enough = reached_goal,
 				 .goal = need,
-				 .reached = free_bytes(engine),
+				 .reached = pool_free_bytes(engine->pool),
 				 .needed_by = PLAN_NONE};
 }
 
@@ -113,10 +108,11 @@ static void begin_turn(const struct nvs_engine *engine, struct eviction *evictio
 						   : NULL;
 		break;
 	case TURN_LARGE:
-		eviction->at = plan_last(&engine->plan, PLAN_LARGE);
+		eviction->at = plan_last(&engine->plan, PLAN_LARGE, PLAN_NONE);
 		break;
 	case TURN_SMALL:
-		eviction->at = eviction->small ? plan_last(&engine->plan, PLAN_SMALL) : PLAN_NONE;
+		eviction->at = eviction->small ? plan_last(&engine->plan, PLAN_SMALL, PLAN_NONE)
+					       : PLAN_NONE;
 		break;
 	case TURN_NONE:
 		break;
@@ -134,7 +130,8 @@ struct nvs_tensor *eviction_next(const struct nvs_engine *engine, struct evictio
 	const struct plan *plan = &engine->plan;
 	size_t until = eviction->needed_by;
 
-	while (eviction->turn != TURN_NONE && !eviction->enough(engine, eviction)) {
+	while (eviction->turn != TURN_NONE &&
+	       !(eviction->enough && eviction->enough(engine, eviction))) {
 		bool listed = eviction->turn == TURN_IDLE || eviction->turn == TURN_AHEAD;
 		struct nvs_tensor *tensor = listed ? eviction->tensor : NULL;
 		size_t at = eviction->at;
@@ -146,7 +143,7 @@ struct nvs_tensor *eviction_next(const struct nvs_engine *engine, struct evictio
 		} else if (!listed && at != PLAN_NONE &&
 			   (until == PLAN_NONE || plan_rank(plan, at) > plan_rank(plan, until))) {
 			tensor = plan->order[at].tensor;
-			eviction->at = plan_last_before(
+			eviction->at = plan_last(
 				plan, eviction->turn == TURN_SMALL ? PLAN_SMALL : PLAN_LARGE, at);
 		}
 		if (!tensor) {
@@ -196,59 +193,34 @@ struct nvs_tensor *policy_next_read(struct nvs_engine *engine, size_t *rank, uin
 
 /* ---- Writing behind ---- */
 
-struct behind {
-	uint64_t have;	/* bytes free or clean once this is written */
-	uint64_t want;	/* the goal of `have` */
-	uint64_t bytes; /* to be written */
-	size_t count;
-	bool dirty; /* consider dirty tensors; false: clean ones */
-};
-
-/* False: no more fits this time. */
-static bool consider(struct nvs_engine *engine, struct nvs_tensor *tensor, struct behind *behind)
-{
-	uint64_t limit = (uint64_t)engine->aio_config.block_size * WRITE_BLOCKS;
-
-	if (is_dirty(tensor) != behind->dirty || (is_dirty(tensor) && tensor->status))
-		return true;
-	if (is_dirty(tensor)) {
-		if (behind->count && behind->bytes + tensor->extent > limit)
-			return false;
-		engine->scratch[behind->count++] = tensor;
-		behind->bytes += tensor->extent;
-	}
-	behind->have += tensor->extent;
-	return true;
-}
-
-/* In eviction order, down to the tensors that are needed before the next one to read. */
-static void consider_all(struct nvs_engine *engine, struct behind *behind)
-{
-	const struct plan *plan = &engine->plan;
-	struct nvs_tensor *tensor = TAILQ_FIRST(&engine->room.lists[PLACED_IDLE]);
-	size_t at = plan_last(plan, PLAN_LARGE);
-
-	for (; tensor && behind->have < behind->want; tensor = TAILQ_NEXT(tensor, idle))
-		if (!consider(engine, tensor, behind))
-			return;
-	while (at != PLAN_NONE && behind->have < behind->want &&
-	       plan_rank(plan, at) >= plan->ready) {
-		if (!consider(engine, plan->order[at].tensor, behind))
-			return;
-		at = plan_last_before(plan, PLAN_LARGE, at);
-	}
-}
-
 size_t policy_choose_writes(struct nvs_engine *engine)
 {
 	const struct plan *plan = &engine->plan;
-	/* So that the next reads find room at once. */
-	struct behind behind = {.have = free_bytes(engine) + engine->room.landing,
-				.want = min_u64(plan->extents - plan->resident, plan->lookahead)};
+	uint64_t limit = (uint64_t)engine->aio_config.block_size * WRITE_BLOCKS, nbytes = 0;
+	/* What is free or clean, so that the next reads find room at once. */
+	uint64_t have = pool_free_bytes(engine->pool) + engine->room.landing;
+	uint64_t want = min_u64(plan->extents - plan->resident, plan->lookahead);
+	struct nvs_tensor *tensor;
+	size_t count = 0;
 
 	/* Clean tensors count first; dirty ones are written for the rest. */
-	consider_all(engine, &behind);
-	behind.dirty = true;
-	consider_all(engine, &behind);
-	return behind.count;
+	for (int dirty = 0; dirty < 2; dirty++) {
+		/* Down to the tensors that are needed before the next one to read. */
+		struct eviction order = {.own = true, .writes = true, .needed_by = PLAN_NONE};
+
+		if (plan->ready)
+			order.needed_by = (plan->cursor + plan->ready - 1) % plan->n;
+		eviction_restart(engine, &order);
+		while (have < want && (tensor = eviction_next(engine, &order))) {
+			if (is_dirty(tensor) != dirty || (dirty && tensor->status))
+				continue;
+			if (dirty && count && nbytes + tensor->extent > limit)
+				return count;
+			if (dirty)
+				engine->scratch[count++] = tensor;
+			nbytes += dirty ? tensor->extent : 0;
+			have += tensor->extent;
+		}
+	}
+	return count;
 }

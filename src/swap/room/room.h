@@ -9,9 +9,6 @@
 #include "swap/residency/internal.h"
 
 /* ---- policy.c: decides only, and changes no tensor; under the lock ---- */
-/* Bytes of the pool without a lease. */
-uint64_t free_bytes(const struct nvs_engine *engine);
-
 /* Whether an unpinned tensor in the pool counts for max_in_cpu. */
 bool policy_counts(const struct nvs_engine *engine, const struct nvs_tensor *tensor);
 
@@ -31,6 +28,7 @@ _Static_assert(TURN_IDLE < TURN_AHEAD && TURN_AHEAD < TURN_LARGE, "lists precede
 
 /* Evicts unpinned tensors until there is enough room. */
 struct eviction {
+	/* NULL: the caller decides. */
 	bool (*enough)(const struct nvs_engine *engine, const struct eviction *eviction);
 	uint64_t goal;	  /* bytes to be free or being freed */
 	uint64_t reached; /* bytes that are */
@@ -104,9 +102,7 @@ bool lease_all(struct nvs_engine *engine, size_t n);
 void evict_until_enough(struct nvs_engine *engine, struct eviction *eviction);
 
 /* ---- queue.c: under the lock ---- */
-void queue_init(struct queue *queue);
-/* Frees the places that threads still keep. */
-void queue_free_places(struct queue *queue);
+#define PATIENCE_NS UINT64_C(10000000)
 /* Whether no call waits for room. */
 bool queue_empty(const struct nvs_engine *engine);
 /* Something was released or has landed, so the first call tries again before others pass it. */
@@ -133,18 +129,14 @@ struct kept_place *queue_kept_place(const struct nvs_engine *engine);
 void queue_check(const struct nvs_engine *engine);
 
 /* ---- follow.c: under the lock ---- */
-/* A step begins, which is recorded. */
-void plan_begin(struct plan *plan);
 /* Records an access to the tensor and moves the cursor. */
 void plan_access(struct nvs_engine *engine, struct nvs_tensor *tensor, bool contents);
 /* Makes the recorded order of this step the plan of the next. */
 void plan_mend(struct nvs_engine *engine);
 /* Drops the plan. */
 void plan_drop(struct nvs_engine *engine);
-/* Whether the plan has the tensor, which is to be removed. A recording that has it is lost. */
-bool plan_has(struct plan *plan, const struct nvs_tensor *tensor);
 
-/* ---- shortage.c: which tensors are pinned while a call waits for room; under the lock ---- */
+/* ---- queue.c: which tensors are pinned while a call waits for room; under the lock ---- */
 #define SHORTAGE_AFTER_NS   UINT64_C(5000000000)
 #define SHORTAGE_TEXT_BYTES 800
 

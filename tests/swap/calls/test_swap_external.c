@@ -3,11 +3,7 @@
  * Swapping between the store and external memory: any alignment and length, whatever the pool holds
  * of the tensor, and no byte beyond the tensor is touched.
  */
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
-
-#include <errno.h>
-#include <unistd.h>
 
 ONE_ENGINE
 
@@ -88,8 +84,7 @@ static void there_and_back(const struct setup *setup)
 		assert_true(filled(in.data[i], nbytes[i], i));
 	assert_guarded(&in, nbytes, n);
 	/* Read through the pool, the contents are the same. */
-	for (size_t i = 0; i < n; i++)
-		tensor_compare(f, t[i], i);
+	tensors_compare(f, t, n, 0);
 	free(out.memory);
 	free(in.memory);
 	fixture_close(f);
@@ -98,44 +93,12 @@ static void there_and_back(const struct setup *setup)
 TEST(moves_every_length_at_any_alignment)
 {
 	there_and_back(&(struct setup){.place = PLACE_DISK, .verify = true});
-}
-
-TEST(moves_every_length_with_buffered_io)
-{
 	there_and_back(&(struct setup){.place = PLACE_TMPFS});
-}
-
-TEST(moves_every_length_over_stripes)
-{
 	there_and_back(&(struct setup){.place = PLACE_EXT4,
 				       .npaths = 3,
 				       .stripe_size = 5 * 4096,
 				       .thread_count = 2,
 				       .verify = true});
-}
-
-TEST(needs_no_room_in_the_pool)
-{
-	struct nvs_tensor *t[3];
-	struct callers c;
-	uint64_t nbytes[3] = {MIB, MIB, 12345}, seed = 1;
-
-	OPEN(f, .place = PLACE_DISK, .pool_bytes = MIB);
-	tensors_add(f, "t", nbytes, 3, t);
-	callers_make(&c, nbytes, 3, &seed);
-	OK(f, sole_pin(f->engine, &t[0], 1, 0, &f->error));
-	fill(c.data[1], MIB, 1);
-	OK(f, nvs_tensor_swap_out_from(f->engine, &t[1], (const void *const *)&c.data[1], 1,
-				       &f->error));
-	OK(f, sole_wait(f->engine, &t[1], 1, -1, &f->error));
-	memset(c.data[1], 0, MIB);
-	OK(f, nvs_tensor_swap_in_to(f->engine, &t[1], &c.data[1], 1, &f->error));
-	OK(f, sole_wait(f->engine, &t[1], 1, -1, &f->error));
-	assert_true(filled(c.data[1], MIB, 1));
-	assert_int_equal(stats_of(f).pool.waits, 0);
-	assert_int_equal(stats_of(f).evictions, 0);
-	OK(f, sole_release(f->engine, &t[0], 1, NVS_CLEAN, &f->error));
-	free(c.memory);
 }
 
 TEST(reads_of_resident_tensors_copy_from_the_pool)
@@ -169,31 +132,36 @@ TEST(reads_of_resident_tensors_copy_from_the_pool)
 
 #define ONE 70001 /* bytes */
 
-/* An engine with one tensor, and external memory for it. */
-static struct nvs_tensor *open_one(struct callers *c, bool simulated)
+TEST(an_external_transfer_that_fails_leaves_no_wrong_contents)
 {
-	const uint64_t nbytes = ONE;
-	uint64_t seed = 1;
+	static char memory[ONE];
+	const void *from = memory;
+	void *to = memory;
+	struct nvs_tensor *t = OPEN_ONE(f, ONE, .place = PLACE_DISK, .simulated = true);
 
-	OPEN(f, .place = PLACE_DISK, .simulated = simulated);
-	callers_make(c, &nbytes, 1, &seed);
-	return tensor_add(f, "t", nbytes);
-}
-
-TEST(an_external_write_replaces_the_resident_copy)
-{
-	struct callers c;
-	struct nvs_tensor *t = open_one(&c, false);
-
+	/* A write replaces the resident copy. */
 	tensor_write(f, t, 1);
-	STATE(f, t, NVS_RESIDENT, true, 0);
-	fill(c.data[0], ONE, 2);
-	OK(f, nvs_tensor_swap_out_from(f->engine, &t, (const void *const *)c.data, 1, &f->error));
-	OK(f, sole_wait(f->engine, &t, 1, -1, &f->error));
+	fill(memory, ONE, 2);
+	tensor_from(f, t, memory);
 	STATE(f, t, NVS_ON_DRIVE, false, 0);
 	assert_int_equal(stats_of(f).pool.used, 0);
 	tensor_compare(f, t, 2);
-	free(c.memory);
+	fill(memory, ONE, 3);
+	sim_fail(f->sim, NVS_WRITE, 0, EIO, 1);
+	OK(f, nvs_tensor_swap_out_from(f->engine, &t, &from, 1, &f->error));
+	FAILS(f, -EIO, "t: writing /", sole_wait, &t, 1, -1);
+	STATE(f, t, NVS_EMPTY, false, 0);
+	assert_int_equal(info_of(f, t).status, -EIO);
+	FAILS(f, -ENODATA, "last write failed", sole_swap_in, &t, 1, 0);
+	assert_true(filled(memory, ONE, 3));
+	tensor_from(f, t, memory);
+	sim_fail(f->sim, NVS_READ, 0, EIO, 1);
+	OK(f, nvs_tensor_swap_in_to(f->engine, &t, &to, 1, &f->error));
+	FAILS(f, -EIO, "t: reading /", sole_wait, &t, 1, -1);
+	STATE(f, t, NVS_ON_DRIVE, false, 0);
+	memset(memory, 0, ONE);
+	tensor_to(f, t, memory);
+	assert_true(filled(memory, ONE, 3));
 }
 
 /* ---- Write-backs that no call has asked for ---- */
@@ -295,31 +263,44 @@ TEST(waits_for_write_backs_that_no_call_asked_for)
 	}
 }
 
+/* Calls that no tensor pinned or in flight may be named in. */
+static void refuses_both(struct nvs_tensor **t, void **data, const char *words)
+{
+	FAILS(f, -EBUSY, words, nvs_tensor_swap_out_from, t, (const void *const *)data, 2);
+	FAILS(f, -EBUSY, words, nvs_tensor_swap_in_to, t, data, 2);
+	FAILS(f, -EBUSY, words, nvs_tensor_forget, t, 2);
+}
+
 TEST(refuses_tensors_pinned_or_in_flight)
 {
 	struct nvs_tensor *t[2];
 	struct callers c;
 	uint64_t nbytes[2] = {5000, 5000}, seed = 1;
-	const void *const *from = (const void *const *)c.data;
 
 	OPEN(f, .place = PLACE_DISK, .simulated = true);
 	tensors_add(f, "t", nbytes, 2, t);
 	callers_make(&c, nbytes, 2, &seed);
-	tensor_store(f, t[0], 0);
-	tensor_store(f, t[1], 1);
+	tensors_store(f, t, 2, 0);
 
 	OK(f, sole_pin(f->engine, &t[1], 1, 0, &f->error));
-	FAILS(f, -EBUSY, "t1", nvs_tensor_swap_out_from, t, from, 2);
-	FAILS(f, -EBUSY, "t1", nvs_tensor_swap_in_to, t, c.data, 2);
+	refuses_both(t, c.data, "t1 is pinned");
+	FAILS(f, -EBUSY, "t1 is pinned", nvs_tensor_swap_out, t, 2);
+	FAILS(f, -EBUSY, "t1 is pinned for new contents", sole_swap_in, &t[1], 1, 0);
 	OK(f, sole_release(f->engine, &t[1], 1, NVS_CLEAN, &f->error));
 
 	sim_hold(f->sim, SIM_READS);
 	assert_int_equal(nvs_tensor_prefetch(f->engine, &t[1], 1, &f->error), 1);
-	FAILS(f, -EBUSY, "t1", nvs_tensor_swap_out_from, t, from, 2);
-	FAILS(f, -EBUSY, "t1", nvs_tensor_swap_in_to, t, c.data, 2);
+	refuses_both(t, c.data, "t1");
 	sim_go(f->sim, SIM_READS);
 	OK(f, sole_wait(f->engine, t, 2, -1, &f->error));
 	OK(f, nvs_tensor_swap_out(f->engine, t, 2, &f->error));
+
+	tensor_write(f, t[1], 1);
+	sim_hold(f->sim, SIM_WRITES);
+	OK(f, nvs_tensor_swap_out(f->engine, &t[1], 1, &f->error));
+	refuses_both(t, c.data, "t1");
+	sim_go(f->sim, SIM_WRITES);
+	OK(f, sole_wait(f->engine, t, 2, -1, &f->error));
 	STATE(f, t[0], NVS_ON_DRIVE, false, 0);
 
 	sim_hold(f->sim, SIM_READS);
@@ -329,7 +310,7 @@ TEST(refuses_tensors_pinned_or_in_flight)
 	FAILS(f, -EBUSY, "external memory", sole_pin, t, 2, 0);
 	FAILS(f, -EBUSY, "t1", sole_swap_in, t, 2, 0);
 	FAILS(f, -EBUSY, "t1", nvs_tensor_swap_out, t, 2);
-	FAILS(f, -EBUSY, "t1", nvs_tensor_swap_in_to, t, c.data, 2);
+	refuses_both(t, c.data, "t1");
 	FAILS(f, -EINVAL, "t1", sole_release, &t[1], 1, NVS_CLEAN);
 	FAILS(f, -EBUSY, "t1", nvs_engine_commit);
 	sim_go(f->sim, SIM_READS);
@@ -337,47 +318,14 @@ TEST(refuses_tensors_pinned_or_in_flight)
 	assert_true(filled(c.data[1], 5000, 1));
 
 	sim_hold(f->sim, SIM_WRITES);
-	OK(f, nvs_tensor_swap_out_from(f->engine, &t[1], from, 1, &f->error));
+	OK(f,
+	   nvs_tensor_swap_out_from(f->engine, &t[1], (const void *const *)c.data, 1, &f->error));
 	STATE(f, t[1], NVS_WRITING, false, 0);
 	FAILS(f, -EBUSY, "t1", sole_swap_in, t, 2, 0);
 	sim_go(f->sim, SIM_WRITES);
 	OK(f, sole_wait(f->engine, t, 2, -1, &f->error));
 	tensor_compare(f, t[0], 0);
-	free(c.memory);
-}
-
-TEST(a_failed_write_leaves_no_contents)
-{
-	struct callers c;
-	struct nvs_tensor *t = open_one(&c, true);
-
-	fill(c.data[0], ONE, 2);
-	tensor_store(f, t, 1);
-	sim_fail(f->sim, NVS_WRITE, 0, EIO, 1);
-	OK(f, nvs_tensor_swap_out_from(f->engine, &t, (const void *const *)c.data, 1, &f->error));
-	FAILS(f, -EIO, "t: writing /", sole_wait, &t, 1, -1);
-	STATE(f, t, NVS_EMPTY, false, 0);
-	assert_int_equal(info_of(f, t).status, -EIO);
-	FAILS(f, -ENODATA, "last write failed", sole_swap_in, &t, 1, 0);
-	assert_true(filled(c.data[0], ONE, 2));
-	OK(f, nvs_tensor_swap_out_from(f->engine, &t, (const void *const *)c.data, 1, &f->error));
-	OK(f, sole_wait(f->engine, &t, 1, -1, &f->error));
-	tensor_compare(f, t, 2);
-	free(c.memory);
-}
-
-TEST(a_failed_read_leaves_the_tensor_as_it_was)
-{
-	struct callers c;
-	struct nvs_tensor *t = open_one(&c, true);
-
-	tensor_store(f, t, 1);
-	sim_fail(f->sim, NVS_READ, 0, EIO, 1);
-	OK(f, nvs_tensor_swap_in_to(f->engine, &t, c.data, 1, &f->error));
-	FAILS(f, -EIO, "t: reading /", sole_wait, &t, 1, -1);
-	STATE(f, t, NVS_ON_DRIVE, false, 0);
-	OK(f, nvs_tensor_swap_in_to(f->engine, &t, c.data, 1, &f->error));
-	OK(f, sole_wait(f->engine, &t, 1, -1, &f->error));
-	assert_true(filled(c.data[0], ONE, 1));
+	OK(f, nvs_tensor_forget(f->engine, t, 2, &f->error));
+	assert_null(nvs_tensor_find(f->engine, "t0"));
 	free(c.memory);
 }

@@ -2,9 +2,6 @@
 /*
  * Pins belong to the calls that make them: several owners of one tensor, and reads that fail.
  */
-#include <errno.h>
-
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 ONE_ENGINE
@@ -13,14 +10,8 @@ ONE_ENGINE
 
 static void open_with_stored(struct nvs_tensor **t, size_t n)
 {
-	uint64_t nbytes[8];
-
-	fixture_open(f, &(struct setup){.place = PLACE_DISK, .simulated = true});
-	for (size_t i = 0; i < n; i++)
-		nbytes[i] = PART;
-	tensors_add(f, "t", nbytes, n, t);
-	for (size_t i = 0; i < n; i++)
-		tensor_store(f, t[i], i);
+	OPEN(f, .place = PLACE_DISK, .simulated = true);
+	tensors_make(f, "t", PART, n, t);
 }
 
 TEST(a_failed_read_is_reported_to_each_pin_and_ends_no_later_one)
@@ -78,6 +69,7 @@ TEST(one_release_unpins_the_rest_of_a_failed_batch)
 	FAILS(f, -EIO, "t1: reading /", nvs_tensor_wait, t, 3, pin, -1);
 	STATE(f, t[0], NVS_RESIDENT, false, 1);
 	STATE(f, t[1], NVS_ON_DRIVE, false, 0);
+	assert_int_equal(stats_of(f).pool.used, 2 * PART);
 	OK(f, nvs_tensor_release(f->engine, t, 3, pin, NVS_CLEAN, &f->error));
 	STATE(f, t[0], NVS_RESIDENT, false, 0);
 	STATE(f, t[2], NVS_RESIDENT, false, 0);
@@ -141,67 +133,4 @@ TEST(a_call_that_fails_makes_no_pin)
 	assert_int_equal(pin, 0);
 	FAILS(f, -EINVAL, "pin", nvs_tensor_pin, &t, 1, 0, NULL);
 	STATE(f, t, NVS_EMPTY, false, 0);
-}
-
-/* ---- Leases released clean ---- */
-
-TEST(a_clean_release_of_a_lease_finds_the_last_finished_contents)
-{
-	struct nvs_tensor *t;
-	uint64_t pin;
-
-	open_with_stored(&t, 1);
-	tensor_write(f, t, 7);
-	STATE(f, t, NVS_RESIDENT, true, 0);
-	OK(f, nvs_tensor_pin(f->engine, &t, 1, -1, &pin, &f->error));
-	fill(nvs_tensor_data(t), PART, 8);
-	OK(f, nvs_tensor_release(f->engine, &t, 1, pin, NVS_CLEAN, &f->error));
-	tensor_compare(f, t, 7);
-}
-
-TEST(a_lease_that_may_not_wait_starts_to_write_the_finished_contents)
-{
-	struct nvs_tensor *t;
-	uint64_t pin;
-
-	open_with_stored(&t, 1);
-	tensor_write(f, t, 7);
-	sim_hold(f->sim, SIM_WRITES);
-	FAILS(f, -EAGAIN, "in flight", nvs_tensor_pin, &t, 1, 0, &pin);
-	STATE(f, t, NVS_WRITING, false, 0);
-	sim_go(f->sim, SIM_WRITES);
-	OK(f, nvs_tensor_pin(f->engine, &t, 1, -1, &pin, &f->error));
-	OK(f, nvs_tensor_release(f->engine, &t, 1, pin, NVS_CLEAN, &f->error));
-	tensor_compare(f, t, 7);
-}
-
-TEST(a_lease_fails_if_the_finished_contents_cannot_be_written)
-{
-	struct nvs_tensor *t;
-	uint64_t pin;
-
-	open_with_stored(&t, 1);
-	tensor_write(f, t, 7);
-	sim_fail(f->sim, NVS_WRITE, 0, ENOSPC, 1);
-	FAILS(f, -ENOSPC, "t0: writing /", nvs_tensor_pin, &t, 1, -1, &pin);
-	tensor_compare(f, t, 7);
-	OK(f, nvs_tensor_pin(f->engine, &t, 1, -1, &pin, &f->error));
-	OK(f, nvs_tensor_release(f->engine, &t, 1, pin, NVS_CLEAN, &f->error));
-	tensor_compare(f, t, 7);
-}
-
-TEST(a_lease_does_not_overwrite_contents_pinned_by_another_call)
-{
-	struct nvs_tensor *t;
-	uint64_t a, b, lease;
-
-	open_with_stored(&t, 1);
-	OK(f, nvs_tensor_swap_in(f->engine, &t, 1, 0, &a, &f->error));
-	OK(f, nvs_tensor_swap_in(f->engine, &t, 1, 0, &b, &f->error));
-	OK(f, nvs_tensor_wait(f->engine, &t, 1, a, -1, &f->error));
-	fill(nvs_tensor_data(t), PART, 7);
-	OK(f, nvs_tensor_release(f->engine, &t, 1, a, NVS_DIRTY, &f->error));
-	FAILS(f, -EBUSY, "t0", nvs_tensor_pin, &t, 1, 0, &lease);
-	OK(f, nvs_tensor_release(f->engine, &t, 1, b, NVS_CLEAN, &f->error));
-	tensor_compare(f, t, 7);
 }

@@ -4,15 +4,10 @@
  * a drive that stalls while every wait has a limit. A thread that changes a shared tensor locks out
  * the others, as callers must; all other calls come from any thread at any time.
  */
-#include "support/support.h"
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <sched.h>
 #include <stdatomic.h>
-#include <unistd.h>
 
 ONE_ENGINE
 
@@ -127,7 +122,7 @@ static void meddle(struct worker *w)
 	struct nvs_tensor_info info = {.size = sizeof(info)};
 	long rc;
 
-	switch (below(&w->random, 6)) {
+	switch (below(&w->random, 8)) {
 	case 0:
 		rc = nvs_tensor_prefetch(f->engine, &tensors[at], n, NULL);
 		MUST(rc >= 0 && rc <= (long)n);
@@ -146,6 +141,14 @@ static void meddle(struct worker *w)
 		MUST(rc == 0 || rc == -EBUSY);
 		break;
 	case 4:
+		rc = nvs_engine_step_begin(f->engine, NULL);
+		MUST(rc == 0 || rc == -EBUSY);
+		break;
+	case 5:
+		rc = nvs_engine_step_end(f->engine, NULL, NULL);
+		MUST(rc == 0 || rc == -EBUSY);
+		break;
+	case 6:
 		nvs_tensor_get_info(f->engine, tensors[at], &info);
 		MUST(info.nbytes == nbytes[at] && !info.status);
 		break;
@@ -217,10 +220,7 @@ static void register_own(struct worker *w)
 	for (size_t i = 0; i < OWN; i++) {
 		w->nbytes[i] = 1 + below(&w->random, 60000);
 		snprintf(names[i], sizeof(names[i]), "own.%u.%zu", w->number, i);
-		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
-						    .name = names[i],
-						    .dtype = NVS_U8,
-						    .numel = w->nbytes[i]};
+		specs[i] = (struct nvs_tensor_spec)U8_TENSOR(names[i], w->nbytes[i]);
 	}
 	DONE(nvs_tensor_register(f->engine, specs, OWN, w->own, &error));
 	for (size_t i = 0; i < OWN; i++) {
@@ -307,25 +307,22 @@ static uint64_t all_threads(const struct setup *setup)
 
 TEST(threads_share_an_engine)
 {
-	all_threads(&(struct setup){.place = PLACE_EXT4, .pool_bytes = MIB, .thread_count = 2});
-}
+	const struct setup setups[] = {{.place = PLACE_EXT4, .pool_bytes = MIB, .thread_count = 2},
+				       {.place = PLACE_TMPFS,
+					.pool_bytes = MIB,
+					.verify = true,
+					.keep = true,
+					.ioengine = NVS_IOENGINE_POSIX},
+				       {.place = PLACE_TMPFS,
+					.pool_bytes = 2 * MIB,
+					.max_in_cpu = NONE_STAYS,
+					.verify = true,
+					.thread_count = 2}};
 
-TEST(threads_share_a_verified_engine)
-{
-	all_threads(&(struct setup){.place = PLACE_TMPFS,
-				    .pool_bytes = MIB,
-				    .verify = true,
-				    .keep = true,
-				    .ioengine = NVS_IOENGINE_POSIX});
-}
-
-TEST(threads_share_an_engine_that_keeps_nothing_resident)
-{
-	all_threads(&(struct setup){.place = PLACE_TMPFS,
-				    .pool_bytes = 2 * MIB,
-				    .max_in_cpu = NONE_STAYS,
-				    .verify = true,
-				    .thread_count = 2});
+	for (size_t i = 0; i < LENGTH(setups); i++) {
+		all_threads(&setups[i]);
+		fixture_close(f);
+	}
 }
 
 TEST(waits_that_time_out_lose_nothing)
@@ -371,14 +368,12 @@ static void read_name(struct renamed *r)
 	const struct nvs_checkpoint_item item = {.size = sizeof(item), .tensor = r->t};
 	const struct nvs_tensor_info info = info_of(f, r->t);
 	char data[100], path[4096];
-	const void *from = data;
 	void *none = NULL;
 
 	fill(data, sizeof(data), 7);
 	FAILS(f, -EINVAL, "name", nvs_tensor_read, &beyond, 1);
 	FAILS(f, -EINVAL, "name", nvs_tensor_swap_in_to, &r->t, &none, 1);
-	OK(f, nvs_tensor_swap_out_from(f->engine, &r->t, &from, 1, &f->error));
-	OK(f, nvs_tensor_wait(f->engine, &r->t, 1, 0, -1, &f->error));
+	tensor_from(f, r->t, data);
 	snprintf(path, sizeof(path), "%s/named.safetensors", f->paths[0]);
 	OK(f, nvs_checkpoint_export(f->engine, &item, 1, path, NULL, &f->error));
 	assert_int_equal(unlink(path), 0);

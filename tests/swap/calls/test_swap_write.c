@@ -4,29 +4,25 @@
  * call, with the copy-on-write of a kept store and its checksums.
  */
 #include "store/member/member.h"
-#include "support/tests.h"
-#include "swap/contents_fixture.h"
+#include "swap/swap_fixture.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <stdatomic.h>
 
 ONE_ENGINE
 
-static struct nvs_tensor *t[TENSORS];
+static struct nvs_tensor *t[RANGED];
 
 /* What the drive has, read without the pool. */
 static void expect_on_drive(void)
 {
-	for (size_t i = 0; i < TENSORS; i++) {
-		static char memory[LENGTH_MAX];
-		void *data = memory;
+	for (size_t i = 0; i < RANGED; i++) {
+		static char memory[RANGED_MAX];
 
 		if (info_of(f, t[i]).state == NVS_RESIDENT)
 			tensors_swap_out(f, &t[i], 1);
-		OK(f, nvs_tensor_swap_in_to(f->engine, &t[i], &data, 1, &f->error));
-		OK(f, nvs_tensor_wait(f->engine, &t[i], 1, 0, -1, &f->error));
-		assert_memory_equal(data, whole[i], tensor_lengths[i]);
+		tensor_to(f, t[i], memory);
+		assert_memory_equal(memory, ranged_bytes[i], ranged_lengths[i]);
 	}
 }
 
@@ -36,25 +32,25 @@ static struct nvs_tensor_range range_of(size_t i, uint64_t offset, uint64_t nbyt
 					 .tensor = t[i],
 					 .offset = offset,
 					 .nbytes = nbytes,
-					 .data = whole[i] + offset};
+					 .data = ranged_bytes[i] + offset};
 }
 
 static void write_parts(const struct setup *setup)
 {
-	struct nvs_tensor_range ranges[2 * TENSORS];
+	struct nvs_tensor_range ranges[2 * RANGED];
 	uint64_t seed = seed_of_run();
 
 	fixture_open(f, setup);
-	contents_store(f, t);
+	ranged_store(f, t);
 	for (int round = 0; round < 40; round++) {
-		for (size_t i = 0; i < 2 * TENSORS; i++) {
-			uint64_t length = tensor_lengths[i / 2], offset = below(&seed, length + 1);
+		for (size_t i = 0; i < 2 * RANGED; i++) {
+			uint64_t length = ranged_lengths[i / 2], offset = below(&seed, length + 1);
 			uint64_t nbytes = below(&seed, length - offset + 1);
 
 			ranges[i] = range_of(i / 2, offset, nbytes);
 			fill(ranges[i].data, nbytes, next_random(&seed));
 		}
-		OK(f, nvs_tensor_write(f->engine, ranges, 2 * TENSORS, -1, &f->error));
+		OK(f, nvs_tensor_write(f->engine, ranges, 2 * RANGED, -1, &f->error));
 		if (round % 4 == 3)
 			expect_on_drive();
 	}
@@ -78,14 +74,14 @@ TEST(a_later_range_wins)
 	char first[400], second[300];
 
 	OPEN(f, .place = PLACE_DISK);
-	contents_store(f, t);
+	ranged_store(f, t);
 	memset(first, 'a', sizeof(first));
 	memset(second, 'b', sizeof(second));
 	ranges[0] = (struct nvs_tensor_range){sizeof(ranges[0]), t[1], 1000, 400, first};
 	ranges[1] = (struct nvs_tensor_range){sizeof(ranges[0]), t[1], 1100, 300, second};
 	OK(f, nvs_tensor_write(f->engine, ranges, 2, -1, &f->error));
-	memset(whole[1] + 1000, 'a', 100);
-	memset(whole[1] + 1100, 'b', 300);
+	memset(ranged_bytes[1] + 1000, 'a', 100);
+	memset(ranged_bytes[1] + 1100, 'b', 300);
 	STATE(f, t[1], NVS_RESIDENT, true, 0);
 	expect_on_drive();
 }
@@ -97,9 +93,9 @@ TEST(a_kept_store_has_a_part_with_the_next_commit)
 	char old[5000];
 
 	OPEN(f, .place = PLACE_DISK, .keep = true);
-	contents_store(f, t);
+	ranged_store(f, t);
 	OK(f, nvs_engine_commit(f->engine, &f->error));
-	memcpy(old, whole[2] + 300001, sizeof(old));
+	memcpy(old, ranged_bytes[2] + 300001, sizeof(old));
 	range = range_of(2, 300001, sizeof(old));
 	for (int run = 0; run < 2; run++) {
 		fill(range.data, sizeof(old), 99);
@@ -109,10 +105,8 @@ TEST(a_kept_store_has_a_part_with_the_next_commit)
 			OK(f, nvs_engine_commit(f->engine, &f->error));
 		else
 			memcpy(range.data, old, sizeof(old));
-		OK(f, nvs_engine_abandon(f->engine, &f->error));
-		f->engine = NULL;
-		OK(f, fixture_reopen(f));
-		tensors_add(f, "t", tensor_lengths, TENSORS, t);
+		fixture_crash(f);
+		tensors_add(f, "t", ranged_lengths, RANGED, t);
 		expect_on_drive();
 		range.tensor = t[2];
 	}
@@ -125,7 +119,7 @@ TEST(after_an_error_no_byte_has_changed)
 	uint64_t from;
 
 	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	contents_store(f, t);
+	ranged_store(f, t);
 	memset(other, 'x', sizeof(other));
 	ranges[0] = (struct nvs_tensor_range){sizeof(ranges[0]), t[1], 10, 100, other};
 	ranges[1] = (struct nvs_tensor_range){sizeof(ranges[0]), t[2], 10, 100, other};
@@ -147,7 +141,7 @@ TEST(a_time_limit_bounds_the_wait_for_reads)
 	struct nvs_tensor_range range;
 
 	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	contents_store(f, t);
+	ranged_store(f, t);
 	range = range_of(1, 500, 600);
 	fill(range.data, 600, 42);
 	sim_hold(f->sim, SIM_READS);
@@ -163,13 +157,13 @@ TEST(a_time_limit_bounds_the_wait_for_reads)
 
 TEST(what_can_not_be_written_is_refused)
 {
-	struct nvs_tensor_range ranges[TENSORS], bad;
+	struct nvs_tensor_range ranges[RANGED], bad;
 	struct nvs_tensor *empty;
 
 	OPEN(f, .place = PLACE_DISK, .pool_bytes = 512 * KIB, .keep = true);
-	contents_store(f, t);
+	ranged_store(f, t);
 	empty = tensor_add(f, "empty", 100);
-	for (size_t i = 0; i < TENSORS; i++)
+	for (size_t i = 0; i < RANGED; i++)
 		ranges[i] = range_of(i, 0, 1);
 	OK(f, nvs_tensor_write(f->engine, NULL, 0, 0, &f->error));
 	FAILS(f, -E2BIG, "t2", nvs_tensor_write, &ranges[2], 1, -1);
@@ -179,7 +173,7 @@ TEST(what_can_not_be_written_is_refused)
 	bad.nbytes = 0;
 	OK(f, nvs_tensor_write(f->engine, &bad, 1, 0, &f->error));
 	bad = ranges[1];
-	bad.offset = tensor_lengths[1];
+	bad.offset = ranged_lengths[1];
 	FAILS(f, -EINVAL, "not within", nvs_tensor_write, &bad, 1, -1);
 	OK(f, sole_swap_in(f->engine, &t[1], 1, -1, &f->error));
 	FAILS(f, -EBUSY, "t1 is pinned", nvs_tensor_write, ranges, 2, -1);
@@ -188,7 +182,7 @@ TEST(what_can_not_be_written_is_refused)
 	fixture_shut(f);
 	f->config.read_only = true;
 	OK(f, fixture_reopen(f));
-	tensors_add(f, "t", tensor_lengths, TENSORS, t);
+	tensors_add(f, "t", ranged_lengths, RANGED, t);
 	ranges[1].tensor = t[1];
 	FAILS(f, -EROFS, "read", nvs_tensor_write, &ranges[1], 1, -1);
 	expect_on_drive();
@@ -206,16 +200,16 @@ struct copier {
 	char *data;
 };
 
-static struct nvs_tensor_range half_of(const struct copier *copier)
-{
-	return (struct nvs_tensor_range){sizeof(struct nvs_tensor_range), copier->t, copier->offset,
-					 HALF, copier->data};
-}
+#define HALF_OF(copier)                                                                            \
+	{                                                                                          \
+		sizeof(struct nvs_tensor_range), (copier)->t, (copier)->offset, HALF,              \
+			(copier)->data                                                             \
+	}
 
 static void *write_half(void *arg)
 {
 	struct copier *copier = arg;
-	const struct nvs_tensor_range range = half_of(copier);
+	const struct nvs_tensor_range range = HALF_OF(copier);
 
 	for (uint64_t seed = 0; seed < ROUNDS; seed++) {
 		fill(copier->data, HALF, seed);
@@ -227,7 +221,7 @@ static void *write_half(void *arg)
 static void *read_half(void *arg)
 {
 	struct copier *copier = arg;
-	const struct nvs_tensor_range range = half_of(copier);
+	const struct nvs_tensor_range range = HALF_OF(copier);
 
 	while (!*copier->ended)
 		MUST(!nvs_tensor_read(f->engine, &range, 1, NULL));
@@ -272,8 +266,7 @@ TEST(calls_that_copy_bytes_do_not_fail_for_each_other)
 		ended = ended || i == 1;
 	}
 	OK(f, nvs_tensor_wait(f->engine, &written, 1, 0, -1, &f->error));
-	OK(f, sole_swap_in(f->engine, &written, 1, -1, &f->error));
-	OK(f, sole_wait(f->engine, &written, 1, -1, &f->error));
+	tensors_pin(f, &written, 1);
 	for (size_t i = 0; i < 2; i++)
 		assert_true(filled((char *)nvs_tensor_data(written) + i * HALF, HALF, ROUNDS - 1));
 	OK(f, sole_release(f->engine, &written, 1, NVS_CLEAN, &f->error));
@@ -281,40 +274,47 @@ TEST(calls_that_copy_bytes_do_not_fail_for_each_other)
 		free(copiers[i].data);
 }
 
-/* A call on both tensors, of which a write has pinned the second while it reads `other`. */
+/* A call on n tensors, of which a write has pinned the last while it reads `other`. */
 struct outsider {
 	struct nvs_tensor *t[2], *other;
+	size_t n;
 	void (*call)(struct outsider *outsider);
 	char data[2][100];
 };
 
 static void swaps_out(struct outsider *o)
 {
-	MUST(!nvs_tensor_swap_out(f->engine, o->t, 2, NULL));
+	MUST(!nvs_tensor_swap_out(f->engine, o->t, o->n, NULL));
 }
 
 static void swaps_in(struct outsider *o)
 {
-	uint64_t pin;
-
-	MUST(!nvs_tensor_swap_in(f->engine, o->t, 2, -1, &pin, NULL));
-	MUST(!nvs_tensor_release(f->engine, o->t, 2, pin, NVS_CLEAN, NULL));
+	MUST(!sole_swap_in(f->engine, o->t, o->n, -1, NULL));
+	MUST(!sole_release(f->engine, o->t, o->n, NVS_CLEAN, NULL));
 }
 
 static void pins_for_new_contents(struct outsider *o)
 {
-	uint64_t pin;
-
-	MUST(!nvs_tensor_pin(f->engine, o->t, 2, -1, &pin, NULL));
-	MUST(!nvs_tensor_release(f->engine, o->t, 2, pin, NVS_CLEAN, NULL));
+	MUST(!sole_pin(f->engine, o->t, o->n, -1, NULL));
+	MUST(!sole_release(f->engine, o->t, o->n, NVS_CLEAN, NULL));
 }
 
 static void reads_to_external_memory(struct outsider *o)
 {
 	void *data[] = {o->data[0], o->data[1]};
 
-	MUST(!nvs_tensor_swap_in_to(f->engine, o->t, data, 2, NULL));
-	MUST(!nvs_tensor_wait(f->engine, o->t, 2, 0, -1, NULL));
+	MUST(!nvs_tensor_swap_in_to(f->engine, o->t, data, o->n, NULL));
+	MUST(!nvs_tensor_wait(f->engine, o->t, o->n, 0, -1, NULL));
+}
+
+static void writes_from_external_memory(struct outsider *o)
+{
+	tensor_from(f, o->t[0], o->data[0]);
+}
+
+static void forgets(struct outsider *o)
+{
+	MUST(!nvs_tensor_forget(f->engine, o->t, o->n, NULL));
 }
 
 #define BYTE_OF(tensor, data)                                                                      \
@@ -327,8 +327,8 @@ static void reads_bytes(struct outsider *o)
 	const struct nvs_tensor_range ranges[] = {BYTE_OF(o->t[0], o->data[0]),
 						  BYTE_OF(o->t[1], o->data[1])};
 
-	MUST(!nvs_tensor_read(f->engine, ranges, 2, NULL));
-	MUST(!nvs_tensor_wait(f->engine, o->t, 2, 0, -1, NULL));
+	MUST(!nvs_tensor_read(f->engine, ranges, o->n, NULL));
+	MUST(!nvs_tensor_wait(f->engine, o->t, o->n, 0, -1, NULL));
 }
 
 static void writes_bytes(struct outsider *o)
@@ -336,7 +336,7 @@ static void writes_bytes(struct outsider *o)
 	const struct nvs_tensor_range ranges[] = {BYTE_OF(o->t[0], o->data[0]),
 						  BYTE_OF(o->t[1], o->data[1])};
 
-	MUST(!nvs_tensor_write(f->engine, ranges, 2, -1, NULL));
+	MUST(!nvs_tensor_write(f->engine, ranges, o->n, -1, NULL));
 }
 
 static void commits(struct outsider *o)
@@ -387,7 +387,7 @@ TEST(later_writes_do_not_pass_a_call_that_waits_for_earlier_ones)
 							   commits};
 
 	for (size_t i = 0; i < LENGTH(calls); i++) {
-		struct outsider o = {.call = calls[i]};
+		struct outsider o = {.call = calls[i], .n = 2};
 		char byte = 1;
 		struct nvs_tensor_range first = {.size = sizeof(first), .nbytes = 1, .data = &byte};
 		pthread_t writer, caller;
@@ -416,44 +416,15 @@ TEST(later_writes_do_not_pass_a_call_that_waits_for_earlier_ones)
 	}
 }
 
-static void reads_a_part(struct outsider *o)
-{
-	const struct nvs_tensor_range range = {sizeof(range), o->t[0], 0, 1, o->data[0]};
-
-	MUST(!nvs_tensor_read(f->engine, &range, 1, NULL));
-	MUST(!nvs_tensor_wait(f->engine, o->t, 1, 0, -1, NULL));
-}
-
-static void reads_all(struct outsider *o)
-{
-	void *data = o->data[0];
-
-	MUST(!nvs_tensor_swap_in_to(f->engine, o->t, &data, 1, NULL));
-	MUST(!nvs_tensor_wait(f->engine, o->t, 1, 0, -1, NULL));
-}
-
-static void writes_from_external_memory(struct outsider *o)
-{
-	const void *data = o->data[0];
-
-	MUST(!nvs_tensor_swap_out_from(f->engine, o->t, &data, 1, NULL));
-	MUST(!nvs_tensor_wait(f->engine, o->t, 1, 0, -1, NULL));
-}
-
-static void forgets(struct outsider *o)
-{
-	MUST(!nvs_tensor_forget(f->engine, o->t, 1, NULL));
-}
-
 TEST(calls_wait_for_the_read_of_a_write_that_gave_up)
 {
-	static void (*const calls[])(struct outsider *) = {reads_all, reads_a_part,
+	static void (*const calls[])(struct outsider *) = {reads_to_external_memory, reads_bytes,
 							   writes_from_external_memory, forgets};
 	char byte = 0;
 
 	for (size_t i = 0; i < LENGTH(calls); i++) {
 		struct nvs_tensor_range range = {.size = sizeof(range), .nbytes = 1, .data = &byte};
-		struct outsider o = {.call = calls[i]};
+		struct outsider o = {.call = calls[i], .n = 1};
 		pthread_t caller;
 
 		OPEN(f, .place = PLACE_DISK, .simulated = true);
@@ -492,7 +463,7 @@ TEST(a_write_that_gave_up_leaves_a_read_of_the_callers)
 static void *write_and_fail(void *arg)
 {
 	struct copier *copier = arg;
-	const struct nvs_tensor_range range = half_of(copier);
+	const struct nvs_tensor_range range = HALF_OF(copier);
 
 	MUST(nvs_tensor_write(f->engine, &range, 1, -1, NULL) == -EIO);
 	return NULL;

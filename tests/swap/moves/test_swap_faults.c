@@ -3,15 +3,10 @@
  * Drives that fail or return wrong bytes: no silent loss, the error names what failed, and
  * everything else continues.
  */
-#include "support/tests.h"
+#include "store/member/member.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
-#include <unistd.h>
-
-#include "store/member/member.h"
 
 ONE_ENGINE
 
@@ -27,8 +22,7 @@ static void flips_are_found(enum place place)
 
 	OPEN(f, .place = place, .verify = true);
 	tensors_add(f, "t", (uint64_t[]){5000, 300000, 1, 70000, 0}, 5, t);
-	for (uint64_t i = 0; i < 5; i++)
-		tensor_write(f, t[i], i);
+	tensors_write(f, t, 5, 0);
 	tensors_swap_out(f, t, 5);
 	tensor_flip(f, t[1], 299999);
 	OK(f, sole_swap_in(f->engine, t, 5, 0, &f->error));
@@ -83,18 +77,6 @@ TEST(verifying_covers_writes_from_external_memory)
 	tensor_compare(f, t, 5);
 }
 
-TEST(without_verify_a_changed_byte_goes_unnoticed)
-{
-	struct nvs_tensor *t = OPEN_ONE(f, 30000, .place = PLACE_DISK);
-
-	tensor_store(f, t, 4);
-	tensor_flip(f, t, 77);
-	tensors_pin(f, &t, 1);
-	assert_false(filled(nvs_tensor_data(t), 30000, 4));
-	OK(f, sole_release(f->engine, &t, 1, NVS_CLEAN, &f->error));
-	assert_int_equal(stats_of(f).verify_errors, 0);
-}
-
 /* ---- Writes that fail ---- */
 
 TEST(a_failed_write_leaves_the_tensor_in_the_pool)
@@ -143,8 +125,7 @@ TEST(a_failed_eviction_is_an_error_of_the_lease)
 
 	OPEN(f, .place = PLACE_DISK, .pool_bytes = 4 * PART, .simulated = true);
 	tensors_add(f, "t", nbytes, 6, t);
-	for (uint64_t i = 0; i < 4; i++)
-		tensor_write(f, t[i], i);
+	tensors_write(f, t, 4, 0);
 	sim_fail(f->sim, NVS_WRITE, 0, EIO, SIM_ALWAYS);
 	assert_int_equal(sole_pin(f->engine, &t[4], 2, -1, &f->error), -EIO);
 	/* A program sees the I/O that failed, not a lack of room. */
@@ -165,14 +146,12 @@ TEST(a_failed_eviction_is_an_error_of_the_lease)
 	expect_error(f, f->error.code, -EIO, "no room");
 	assert_true(sim_ios(f->sim, NVS_WRITE) <= ios + 2);
 	STATE(f, t[4], NVS_EMPTY, false, 0);
-	for (uint64_t i = 0; i < 4; i++)
-		tensor_compare(f, t[i], i);
+	tensors_compare(f, t, 4, 0);
 	/* The engine works again once the drive does. */
 	sim_no_faults(f->sim);
 	tensor_write(f, t[4], 4);
 	tensor_write(f, t[5], 5);
-	for (uint64_t i = 0; i < 6; i++)
-		tensor_compare(f, t[i], i);
+	tensors_compare(f, t, 6, 0);
 }
 
 TEST(a_failed_write_of_a_repinned_tensor_is_not_reported)
@@ -215,39 +194,6 @@ TEST(transient_errors_are_retried)
 }
 
 /* ---- Reads that fail ---- */
-
-TEST(a_failed_read_unpins_and_can_be_retried)
-{
-	struct nvs_tensor *t[2];
-
-	OPEN(f, .place = PLACE_DISK, .simulated = true);
-	tensors_add(f, "t", (uint64_t[]){PART, PART}, 2, t);
-	tensor_store(f, t[0], 0);
-	tensor_store(f, t[1], 1);
-	tensor_compare(f, t[0], 0);
-	sim_fail(f->sim, NVS_READ, 0, EIO, 1);
-	OK(f, sole_swap_in(f->engine, t, 2, 0, &f->error));
-	FAILS(f, -EIO, "t1: reading /", sole_wait, t, 2, -1);
-	STATE(f, t[0], NVS_RESIDENT, false, 1);
-	STATE(f, t[1], NVS_ON_DRIVE, false, 0);
-	FAILS(f, -EINVAL, "t1", sole_release, &t[1], 1, NVS_CLEAN);
-	OK(f, sole_release(f->engine, &t[0], 1, NVS_CLEAN, &f->error));
-	assert_int_equal(stats_of(f).pool.used, PART);
-	tensor_compare(f, t[1], 1);
-	OK(f, sole_wait(f->engine, t, 2, -1, &f->error));
-}
-
-TEST(a_failed_prefetch_is_retried_by_the_pin)
-{
-	struct nvs_tensor *t = OPEN_ONE(f, PART, .place = PLACE_DISK, .simulated = true);
-
-	tensor_store(f, t, 1);
-	sim_fail(f->sim, NVS_READ, 0, EIO, 1);
-	assert_int_equal(nvs_tensor_prefetch(f->engine, &t, 1, &f->error), 1);
-	FAILS(f, -EIO, "t", sole_wait, &t, 1, -1);
-	STATE(f, t, NVS_ON_DRIVE, false, 0);
-	tensor_compare(f, t, 1);
-}
 
 /* ---- Closing ---- */
 

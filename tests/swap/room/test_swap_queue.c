@@ -3,12 +3,9 @@
  * Calls that wait for room in the pool: in which order they get it, which calls may pass them, and
  * how often. Work is counted in bytes that other calls pin, never in time.
  */
-#include "support/support.h"
-#include "support/tests.h"
 #include "support/turns.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <stdatomic.h>
 
@@ -27,17 +24,11 @@ static struct room one_room, *const room = &one_room;
 
 static void room_open(bool simulated, uint64_t patience_ns)
 {
-	uint64_t nbytes[LENGTH(room->parts)];
-
-	for (size_t i = 0; i < LENGTH(nbytes); i++)
-		nbytes[i] = PART;
 	OPEN(f, .place = PLACE_DISK, .pool_bytes = PARTS * PART, .simulated = simulated);
 	f->engine->queue.patience_ns = patience_ns;
-	tensors_add(f, "t", nbytes, LENGTH(nbytes), room->parts);
+	tensors_make(f, "t", PART, LENGTH(room->parts), room->parts);
 	room->large = tensor_add(f, "large", LARGE * PART);
 	room->larger = tensor_add(f, "larger", (LARGE + 1) * PART);
-	for (size_t i = 0; i < LENGTH(nbytes); i++)
-		tensor_store(f, room->parts[i], i);
 	tensor_store(f, room->large, 100);
 	tensor_store(f, room->larger, 101);
 	assert_int_equal(stats_of(f).pool.used, 0);
@@ -45,8 +36,7 @@ static void room_open(bool simulated, uint64_t patience_ns)
 
 static void pin_parts(size_t n)
 {
-	OK(f, sole_swap_in(f->engine, room->parts, n, -1, &f->error));
-	OK(f, sole_wait(f->engine, room->parts, n, -1, &f->error));
+	tensors_pin(f, room->parts, n);
 }
 
 static void release_parts(size_t n)
@@ -181,15 +171,25 @@ TEST(calls_that_wait_for_room_are_served_in_their_order)
 TEST(a_call_that_waits_is_passed_by_as_many_bytes_as_the_pool_has_at_most)
 {
 	struct caller waiting = {0};
-	struct nvs_tensor **another = &room->parts[PARTS];
+	struct nvs_tensor **another = &room->parts[PARTS], *list[2], *empty;
 
 	begin_short_of_a_part(&waiting, NEVER);
+	list[0] = room->parts[0];
+	list[1] = *another;
+	/* Prefetches take no room. */
+	assert_int_equal(nvs_tensor_prefetch(f->engine, list, 2, &f->error), 1);
+	assert_int_equal(nvs_tensor_prefetch(f->engine, another, 1, &f->error), 0);
 	assert_int_equal(pass_while_possible(), PARTS);
 	FAILS(f, -EAGAIN, "before calls that came earlier", sole_swap_in, another, 1, 0);
 	FAILS(f, -ETIMEDOUT, "before calls that came earlier", sole_pin, another, 1, 3);
 	/* Tensors that are pinned already count as well: pinning them again keeps them. */
 	FAILS(f, -EAGAIN, "before calls that came earlier", sole_swap_in, room->parts, 1, 0);
 	STATE(f, *another, NVS_ON_DRIVE, false, 0);
+	/* A call that takes no room never waits. */
+	empty = tensor_add(f, "empty", 0);
+	OK(f, sole_pin(f->engine, &empty, 1, 0, &f->error));
+	OK(f, sole_release(f->engine, &empty, 1, NVS_DIRTY, &f->error));
+	await_first();
 	/* As many again when nothing has changed for long, and then only after twice the time. */
 	engine_lock(f->engine);
 	f->engine->queue.quiet_until_ns = 0;
@@ -202,22 +202,7 @@ TEST(a_call_that_waits_is_passed_by_as_many_bytes_as_the_pool_has_at_most)
 	assert_int_equal(pass_while_possible(), PARTS - 1);
 	assert_int_equal(calls_waiting(), 1);
 	end_short_of_a_part(&waiting);
-	OK(f, sole_swap_in(f->engine, another, 1, 0, &f->error));
-	OK(f, sole_wait(f->engine, another, 1, -1, &f->error));
-	OK(f, sole_release(f->engine, another, 1, NVS_CLEAN, &f->error));
-}
-
-TEST(a_call_that_takes_no_room_never_waits_for_others)
-{
-	struct caller waiting = {0};
-	struct nvs_tensor *empty;
-
-	begin_short_of_a_part(&waiting, NEVER);
-	empty = tensor_add(f, "empty", 0);
-	(void)pass_while_possible();
-	OK(f, sole_pin(f->engine, &empty, 1, 0, &f->error));
-	OK(f, sole_release(f->engine, &empty, 1, NVS_DIRTY, &f->error));
-	end_short_of_a_part(&waiting);
+	tensors_load(f, another, 1);
 }
 
 static void *give_up(void *arg)
@@ -361,22 +346,6 @@ TEST(calls_that_a_thread_with_pins_waits_for_are_served_before_those_that_wait_f
 }
 
 /* ---- What does not wait takes nothing ---- */
-
-TEST(a_prefetch_takes_no_room_while_a_call_waits)
-{
-	struct caller waiting = {0};
-	struct nvs_tensor *list[2];
-
-	begin_short_of_a_part(&waiting, NEVER);
-	list[0] = room->parts[0];
-	list[1] = room->parts[PARTS];
-	assert_int_equal(nvs_tensor_prefetch(f->engine, list, 2, &f->error), 1);
-	assert_int_equal(nvs_tensor_prefetch(f->engine, list + 1, 1, &f->error), 0);
-	STATE(f, list[1], NVS_ON_DRIVE, false, 0);
-	end_short_of_a_part(&waiting);
-	assert_int_equal(nvs_tensor_prefetch(f->engine, list + 1, 1, &f->error), 1);
-	OK(f, nvs_tensor_wait(f->engine, list + 1, 1, 0, -1, &f->error));
-}
 
 /* The dirty part is being written to make the room. */
 TEST(a_prefetch_keeps_nothing_that_makes_room_for_a_call)

@@ -3,11 +3,8 @@
  * Room in the pool: which tensors are evicted or written back to make it, which calls wait for it
  * and how long, max_in_cpu, prefetching, and adjacent tensors moved by few I/Os.
  */
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <sched.h>
 
 ONE_ENGINE
@@ -16,30 +13,12 @@ ONE_ENGINE
 
 static struct nvs_tensor *t[200];
 
-/* n tensors of a part each, on the drive; the contents of tensor i have seed i. */
-static void parts_store(size_t n)
-{
-	uint64_t nbytes[LENGTH(t)];
-
-	assert_true(n <= LENGTH(nbytes));
-	for (size_t i = 0; i < n; i++)
-		nbytes[i] = PART;
-	tensors_add(f, "t", nbytes, n, t);
-	for (size_t i = 0; i < n; i++)
-		tensor_store(f, t[i], i);
-}
-
-/* An engine whose pool has room for four of the n parts. */
+/* An engine whose pool has room for four of n tensors of a part each; those of tensor i have seed
+ * i. */
 static void open_parts(bool simulated, size_t n)
 {
 	OPEN(f, .place = PLACE_DISK, .pool_bytes = 4 * PART, .simulated = simulated);
-	parts_store(n);
-}
-
-static void check_parts(struct nvs_tensor **tensors, uint64_t n, uint64_t seed)
-{
-	for (uint64_t i = 0; i < n; i++)
-		tensor_compare(f, tensors[i], seed + i);
+	tensors_make(f, "t", PART, n, t);
 }
 
 /*
@@ -53,7 +32,7 @@ static struct nvs_tensor *open_in_pieces(void)
 	open_parts(false, 4);
 	large = tensor_add(f, "large", 3 * PART);
 	tensor_store(f, large, 9);
-	check_parts(t, 4, 0);
+	tensors_compare(f, t, 4, 0);
 	tensor_write(f, t[1], 7);
 	OK(f, nvs_tensor_swap_out(f->engine, &t[0], 1, &f->error));
 	OK(f, nvs_tensor_swap_out(f->engine, &t[2], 2, &f->error));
@@ -66,7 +45,7 @@ static struct nvs_tensor *open_in_pieces(void)
 TEST(evicts_the_least_recently_used_first)
 {
 	open_parts(false, 6);
-	check_parts(t, 4, 0);
+	tensors_compare(f, t, 4, 0);
 	tensor_compare(f, t[0], 0);
 	assert_int_equal(stats_of(f).evictions, 0);
 	tensor_compare(f, t[4], 4);
@@ -82,11 +61,10 @@ TEST(writes_dirty_tensors_back_before_evicting_them)
 {
 	open_parts(true, 16);
 	sim_forget_counts(f->sim);
-	for (uint64_t i = 0; i < 16; i++)
-		tensor_write(f, t[i], 100 + i);
+	tensors_write(f, t, 16, 100);
 	assert_int_equal(stats_of(f).evictions, 12);
 	assert_int_equal(sim_ios(f->sim, NVS_WRITE), 12);
-	check_parts(t, 16, 100);
+	tensors_compare(f, t, 16, 100);
 }
 
 TEST(evicts_the_tensor_between_two_free_pieces)
@@ -106,8 +84,7 @@ TEST(a_batch_never_evicts_its_own_tensors)
 
 	batch[1] = open_in_pieces();
 	batch[0] = t[1];
-	OK(f, sole_swap_in(f->engine, batch, 2, 60000, &f->error));
-	OK(f, sole_wait(f->engine, batch, 2, -1, &f->error));
+	tensors_pin(f, batch, 2);
 	assert_true(filled(nvs_tensor_data(batch[0]), PART, 7));
 	assert_true(filled(nvs_tensor_data(batch[1]), 3 * PART, 9));
 	OK(f, sole_release(f->engine, batch, 2, NVS_CLEAN, &f->error));
@@ -156,28 +133,6 @@ static void *read_and_release(void *arg)
 	if (!w->rc)
 		w->rc = sole_release(f->engine, w->tensors, w->n, NVS_CLEAN, NULL);
 	return NULL;
-}
-
-TEST(waits_until_another_thread_releases)
-{
-	struct waiter waiter = {&t[4], 2, -1, -1, 0};
-
-	for (int finite = 0; finite < 2; finite++) {
-		open_parts(false, 6);
-		tensors_pin(f, t, 4);
-		for (uint64_t i = 0; i < 4; i++)
-			fill(nvs_tensor_data(t[i]), PART, 50 + i);
-		waiter.timeout_ms = finite ? 60000 : -1;
-		MUST(!pthread_create(&waiter.thread, NULL, read_and_release, &waiter));
-		while (!stats_of(f).pool.waits)
-			sched_yield();
-		OK(f, sole_release(f->engine, t, 4, NVS_DIRTY, &f->error));
-		pthread_join(waiter.thread, NULL);
-		assert_int_equal(waiter.rc, 0);
-		check_parts(t, 4, 50);
-		check_parts(&t[4], 2, 4);
-		fixture_close(f);
-	}
 }
 
 static unsigned times_logged(const char *text)
@@ -241,7 +196,7 @@ TEST(a_wait_for_room_that_runs_out_names_the_pinned_tensors)
 	char text[64];
 
 	OPEN(f, .place = PLACE_DISK, .pool_bytes = 6 * PART);
-	parts_store(4);
+	tensors_make(f, "t", PART, 4, t);
 	large = tensor_add(f, "a large one", 2 * PART);
 	OK(f, sole_pin(f->engine, t, 4, 0, &f->error));
 	OK(f, nvs_tensor_pin(f->engine, &large, 1, 0, &pin, &f->error));
@@ -267,9 +222,7 @@ TEST(refuses_a_batch_that_could_never_fit)
 	      5, -1);
 	for (int i = 0; i < 5; i++)
 		STATE(f, t[i], NVS_ON_DRIVE, false, 0);
-	OK(f, sole_swap_in(f->engine, t, 4, -1, &f->error));
-	OK(f, sole_wait(f->engine, t, 4, -1, &f->error));
-	OK(f, sole_release(f->engine, t, 4, NVS_CLEAN, &f->error));
+	tensors_load(f, t, 4);
 }
 
 TEST(uses_all_of_the_pool_before_a_lease_waits)
@@ -354,20 +307,23 @@ TEST(prefetches_as_many_tensors_as_fit)
 	/* A second prefetch finds them resident. */
 	assert_int_equal(nvs_tensor_prefetch(f->engine, t, 3, &f->error), 3);
 	sim_forget_counts(f->sim);
-	check_parts(t, 3, 0);
+	tensors_compare(f, t, 3, 0);
 	assert_int_equal(sim_ios(f->sim, NVS_READ), 0);
 	/* Clean and unpinned, they can be evicted. */
 	assert_int_equal(nvs_tensor_prefetch(f->engine, &t[3], 3, &f->error), 3);
 	OK(f, sole_wait(f->engine, t, 8, -1, &f->error));
 	assert_int_equal(nvs_tensor_prefetch(f->engine, NULL, 0, &f->error), 0);
 	OK(f, sole_release(f->engine, &t[7], 1, NVS_CLEAN, &f->error));
+	/* A pin may take the room of all. */
+	tensors_load(f, &t[4], 4);
+	STATE(f, t[3], NVS_ON_DRIVE, false, 0);
+	tensors_compare(f, t, 8, 0);
 }
 
 TEST(prefetches_evict_nothing_dirty_or_pinned)
 {
 	open_parts(true, 8);
-	for (uint64_t i = 0; i < 2; i++)
-		tensor_write(f, t[i], 20 + i);
+	tensors_write(f, t, 2, 20);
 	tensors_pin(f, &t[2], 2);
 	sim_forget_counts(f->sim);
 	assert_int_equal(nvs_tensor_prefetch(f->engine, &t[4], 4, &f->error), 0);
@@ -418,32 +374,6 @@ TEST(a_copy_is_the_use_that_a_tensor_was_prefetched_for)
 	free(data);
 }
 
-TEST(pins_evict_prefetched_tensors)
-{
-	open_parts(false, 8);
-	assert_int_equal(nvs_tensor_prefetch(f->engine, t, 8, &f->error), 4);
-	OK(f, sole_swap_in(f->engine, &t[4], 4, 60000, &f->error));
-	OK(f, sole_wait(f->engine, t, 8, -1, &f->error));
-	OK(f, sole_release(f->engine, &t[4], 4, NVS_CLEAN, &f->error));
-	check_parts(t, 8, 0);
-}
-
-TEST(a_wait_for_room_promotes_the_write_backs_that_make_it)
-{
-	uint64_t pin;
-
-	OPEN(f, .place = PLACE_DISK, .simulated = true, .pool_bytes = 4 * PART);
-	tensors_add(f, "t", (uint64_t[]){3 * PART, 3 * PART}, 2, t);
-	tensor_write(f, t[0], 1);
-	sim_hold(f->sim, SIM_WRITES);
-	FAILS(f, -ETIMEDOUT, "room", nvs_tensor_pin, &t[1], 1, 1, &pin);
-	STATE(f, t[0], NVS_WRITING, false, 0);
-	assert_int_equal(t[0]->run_first->rest->transfer.priority, TRANSFER_AWAITED);
-	sim_go(f->sim, SIM_WRITES);
-	tensor_store(f, t[1], 2);
-	tensor_compare(f, t[0], 1);
-}
-
 /*
  * A drive that serves one I/O at a time has read ahead t[0] in hand and t[1] queued behind it, and
  * the write-back of t[2] behind both. The pool has no room but theirs.
@@ -452,7 +382,7 @@ static void open_queued_write_back(void)
 {
 	OPEN(f, .place = PLACE_DISK, .simulated = true, .pool_bytes = 3 * PART, .queue_depth = 1,
 	     .thread_count = 1);
-	parts_store(4);
+	tensors_make(f, "t", PART, 4, t);
 	tensor_write(f, t[2], 7);
 	sim_hold(f->sim, SIM_ALL);
 	sim_forget_counts(f->sim);
@@ -467,23 +397,15 @@ TEST(a_wait_for_room_promotes_write_backs_that_are_queued_already)
 	uint64_t pin;
 
 	open_queued_write_back();
+	/* A call that does not wait promotes nothing. */
+	FAILS(f, -EAGAIN, "room", nvs_tensor_pin, &t[3], 1, 0, &pin);
+	assert_int_equal(t[2]->run_first->rest->transfer.priority, TRANSFER_USUAL);
 	FAILS(f, -ETIMEDOUT, "room", nvs_tensor_pin, &t[3], 1, 1, &pin);
 	assert_int_equal(sim_complete(f->sim, 1), 1);
 	assert_true(sim_await_in_flight(f->sim, 1));
 	assert_int_equal(sim_complete(f->sim, 1), 1);
 	assert_int_equal(sim_ios(f->sim, NVS_READ), 1);
 	assert_int_equal(sim_ios(f->sim, NVS_WRITE), 1);
-	sim_go(f->sim, SIM_ALL);
-	tensor_compare(f, t[2], 7);
-}
-
-TEST(a_call_that_does_not_wait_promotes_nothing)
-{
-	uint64_t pin;
-
-	open_queued_write_back();
-	FAILS(f, -EAGAIN, "room", nvs_tensor_pin, &t[3], 1, 0, &pin);
-	assert_int_equal(t[2]->run_first->rest->transfer.priority, TRANSFER_USUAL);
 	sim_go(f->sim, SIM_ALL);
 	tensor_compare(f, t[2], 7);
 }
@@ -503,12 +425,9 @@ TEST(a_wait_for_room_promotes_no_more_write_backs_than_make_it)
 	for (size_t i = 0; i < 4; i++)
 		assert_int_equal(t[i]->run_first->rest->transfer.priority,
 				 i < 2 ? TRANSFER_AWAITED : TRANSFER_USUAL);
-	engine_lock(f->engine);
-	engine_check(f->engine);
-	engine_unlock(f->engine);
+	fixture_check(f);
 	sim_go(f->sim, SIM_WRITES);
-	for (uint64_t i = 0; i < 4; i++)
-		tensor_compare(f, t[i], i + 1);
+	tensors_compare(f, t, 4, 1);
 }
 
 /* Of the two tensors of the older run one is pinned again, so it makes room for one part alone. */
@@ -530,16 +449,13 @@ TEST(a_wait_for_room_promotes_runs_by_the_room_that_they_make)
 	OK(f, nvs_tensor_swap_out(f->engine, &t[3], 1, &f->error));
 	OK(f, nvs_tensor_swap_in(f->engine, &t[1], 1, 0, &again, &f->error));
 	FAILS(f, -ETIMEDOUT, "room", nvs_tensor_pin, &t[4], 2, 1, &pin);
-	engine_lock(f->engine);
-	engine_check(f->engine);
-	engine_unlock(f->engine);
+	fixture_check(f);
 	assert_int_equal(t[0]->run_first->rest->transfer.priority, TRANSFER_AWAITED);
 	assert_int_equal(t[2]->run_first->rest->transfer.priority, TRANSFER_AWAITED);
 	assert_int_equal(t[3]->run_first->rest->transfer.priority, TRANSFER_USUAL);
 	sim_go(f->sim, SIM_WRITES);
 	OK(f, nvs_tensor_release(f->engine, &t[1], 1, again, NVS_CLEAN, &f->error));
-	for (uint64_t i = 0; i < 4; i++)
-		tensor_compare(f, t[i], i + 1);
+	tensors_compare(f, t, 4, 1);
 }
 
 /* A pin for new contents waits until the old ones have landed. */
@@ -577,7 +493,7 @@ TEST(a_write_that_waits_for_a_commit_is_promoted_when_it_begins)
 
 	for (int room = 0; room < 2; room++) {
 		OPEN(f, .place = PLACE_DISK, .simulated = true, .pool_bytes = PART, .keep = true);
-		parts_store(2);
+		tensors_make(f, "t", PART, 2, t);
 		OK(f, nvs_engine_commit(f->engine, &f->error));
 		tensor_store(f, t[0], 5);
 		tensor_write(f, t[0], 7);
@@ -596,7 +512,7 @@ TEST(a_write_that_waits_for_a_commit_is_promoted_when_it_begins)
 	}
 }
 
-TEST(a_prefetch_keeps_a_tensor_that_is_being_swapped_out)
+TEST(a_prefetch_and_a_swap_out_cancel_each_other)
 {
 	t[0] = OPEN_ONE(f, PART, .place = PLACE_DISK, .simulated = true);
 	tensor_write(f, t[0], 1);
@@ -608,12 +524,7 @@ TEST(a_prefetch_keeps_a_tensor_that_is_being_swapped_out)
 	STATE(f, t[0], NVS_RESIDENT, false, 0);
 	tensor_compare(f, t[0], 1);
 	assert_int_equal(sim_ios(f->sim, NVS_READ), 0);
-}
-
-TEST(swapping_out_cancels_a_prefetch)
-{
-	t[0] = OPEN_ONE(f, PART, .place = PLACE_DISK, .simulated = true);
-	tensor_store(f, t[0], 1);
+	tensors_swap_out(f, t, 1);
 	sim_hold(f->sim, SIM_READS);
 	assert_int_equal(nvs_tensor_prefetch(f->engine, t, 1, &f->error), 1);
 	OK(f, nvs_tensor_swap_out(f->engine, t, 1, &f->error));
