@@ -9,8 +9,8 @@
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	kernels: plain avx2 avx512 kernel rule
  *	step: numbers adam
- *	calls: threads checks
- *	state: state format layout tensors walks
+ *	calls: threads state checks
+ *	state: format layout tensors walks
  *	pass: room gradients tile pass
  *	state: bulk ranges
  *	step: step
@@ -125,13 +125,8 @@ struct nvs_optimizer {
 	struct threads *landing; /* one, which waits for the tiles of a pass */
 	const struct kernel *kernel;
 	const struct rule *rule;
-	nvs_update_fn *update; /* NULL: the kernel's */
-	void *update_arg;
-	nvs_weights_final_fn *weights_final; /* or NULL */
-	void *weights_final_arg;
-	bool take_weights;    /* of the caller: those that differ become master weights */
-	struct nvs_aio *aio;  /* of the caller, to share; NULL: the engine opens one */
-	pthread_mutex_t lock; /* serializes calls */
+	struct nvs_optimizer_options options; /* the caller's, or zeros */
+	pthread_mutex_t lock;		      /* serializes calls */
 
 	struct group *groups;
 	size_t ngroups;

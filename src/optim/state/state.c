@@ -8,6 +8,7 @@
  */
 #include <math.h>
 
+#include "base/state_checks.h"
 #include "optim/internal.h"
 
 void tile_check(const struct nvs_optimizer *optimizer, const struct tile *tile)
@@ -81,6 +82,8 @@ void layout_check(const struct nvs_optimizer *optimizer)
 
 void optimizer_check(const struct nvs_optimizer *optimizer)
 {
+	if (!STATE_CHECKS)
+		return;
 	assert(optimizer->engine && optimizer->threads && optimizer->landing && optimizer->kernel);
 	assert(optimizer->keep == (optimizer->header != NULL));
 	assert(optimizer->step <= STEPS_MAX - is_unfinished(optimizer));

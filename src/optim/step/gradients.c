@@ -194,7 +194,6 @@ int nvs_optimizer_clear_gradients(struct nvs_optimizer *optimizer, struct nvs_er
 	if (rc)
 		return rc;
 	gradients_clear(optimizer);
-	optimizer_check(optimizer);
 	call_end(optimizer);
 	return 0;
 }
@@ -340,7 +339,6 @@ int nvs_optimizer_sum_gradients(struct nvs_optimizer *optimizer, struct nvs_grad
 	if (rc)
 		return rc;
 	rc = gradients_sum(optimizer, &full.sum_squares, NULL, error);
-	optimizer_check(optimizer);
 	call_end(optimizer);
 	if (!rc && struct_out(sums, &full, sizeof(full)))
 		rc = error_set(error, -EINVAL, "sums->size is not set");
@@ -359,7 +357,6 @@ int nvs_optimizer_sum_groups(struct nvs_optimizer *optimizer, double *sum_square
 		return rc;
 	rc = check_ngroups(optimizer, n, error);
 	rc = rc ?: gradients_sum(optimizer, &sum, sum_squares, error);
-	optimizer_check(optimizer);
 	call_end(optimizer);
 	return rc;
 }
