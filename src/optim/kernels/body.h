@@ -167,11 +167,11 @@ SPECIALISED void update_typed(enum nvs_dtype weights_dtype, enum nvs_dtype gradi
 	const struct arrays a = {master,	  first,   second,	 gradients,
 				 gradients_dtype, weights, weights_dtype};
 	const struct factors f = spread(scalars);
-	size_t i = 0, left;
+	const size_t left = n % LANES;
+	size_t i = 0;
 
 	for (; i + LANES <= n; i += LANES)
 		update(rule, &f, &a, i);
-	left = n - i;
 	if (LANES > 1 && left) {
 		/* The last elements, less than a vector, on a copy. */
 		float w[LANES] = {0}, m[LANES] = {0}, v[LANES] = {0};
