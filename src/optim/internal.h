@@ -56,12 +56,11 @@ struct group {
 
 /* Where a tile's state is between passes. Held tiles are the host cache. */
 enum tile_place {
-	TILE_FRESH,		/* nowhere: it is made from the weights when it is first needed */
-	TILE_LOOSE,		/* on the drive, unpinned; or in host memory */
-	TILE_HELD,		/* pinned, and equal to what the drive has */
-	TILE_HELD_CHANGED,	/* pinned, and newer than what the drive has */
-	TILE_SUSPENDED,		/* held until the present commit and pinned again after it */
-	TILE_SUSPENDED_CHANGED, /* the same, and changed since the last commit */
+	TILE_FRESH,	   /* nowhere: it is made from the weights when it is first needed */
+	TILE_LOOSE,	   /* on the drive, unpinned; or in host memory */
+	TILE_HELD,	   /* pinned, and as the engine has it, which may have to write it */
+	TILE_HELD_CHANGED, /* pinned, and changed since */
+	TILE_SUSPENDED,	   /* held until the present commit and pinned again after it */
 };
 
 /* What a step has done with a tile. A step may take several calls, and passes of other kinds may

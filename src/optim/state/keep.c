@@ -368,34 +368,31 @@ static int suspend_tiles(struct nvs_optimizer *optimizer, struct nvs_error *erro
 
 	for (size_t i = 0; i < optimizer->noffloaded && !rc; i++) {
 		struct tile *tile = &optimizer->tiles[i];
-		bool changed = tile->place == TILE_HELD_CHANGED;
 
 		if (!is_held(tile))
 			continue;
 		rc = batch_release(optimizer->engine, tile->parts, optimizer->rule->nparts,
-				   tile->pin, changed ? NVS_DIRTY : NVS_CLEAN, error);
+				   tile->pin,
+				   tile->place == TILE_HELD_CHANGED ? NVS_DIRTY : NVS_CLEAN, error);
 		if (!rc)
-			tile_set_place(optimizer, tile,
-				       changed ? TILE_SUSPENDED_CHANGED : TILE_SUSPENDED);
+			tile_set_place(optimizer, tile, TILE_SUSPENDED);
 	}
 	return rc;
 }
 
-/* Pins them again; `written`: the commit succeeded. A tile that can't be pinned is fetched like any
- * other when its turn comes. */
-static void resume_tiles(struct nvs_optimizer *optimizer, bool written)
+/* Pins them again. A tile that can't be pinned is fetched like any other when its turn comes. */
+static void resume_tiles(struct nvs_optimizer *optimizer)
 {
 	for (size_t i = 0; i < optimizer->noffloaded; i++) {
 		struct tile *tile = &optimizer->tiles[i];
-		bool changed = tile->place == TILE_SUSPENDED_CHANGED && !written;
-		enum tile_place place = changed ? TILE_HELD_CHANGED : TILE_HELD;
 
-		if (tile->place != TILE_SUSPENDED && tile->place != TILE_SUSPENDED_CHANGED)
+		if (tile->place != TILE_SUSPENDED)
 			continue;
-		if (engine_pin(optimizer->engine, tile->parts, optimizer->rule->nparts, &tile->pin,
-			       NULL))
-			place = TILE_LOOSE;
-		tile_set_place(optimizer, tile, place);
+		tile_set_place(optimizer, tile,
+			       engine_pin(optimizer->engine, tile->parts, optimizer->rule->nparts,
+					  &tile->pin, NULL)
+				       ? TILE_LOOSE
+				       : TILE_HELD);
 	}
 }
 
@@ -420,7 +417,7 @@ int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	rc = rc ?: suspend_tiles(optimizer, error);
 	rc = rc ?: write_outside(optimizer, error);
 	rc = rc ?: engine_commit(optimizer->engine, error);
-	resume_tiles(optimizer, !rc);
+	resume_tiles(optimizer);
 	return rc;
 }
 
