@@ -18,7 +18,7 @@ int check_type(const struct nvs_optimizer *optimizer, struct nvs_error *error)
 	const char *type = optimizer->config.adam.type;
 
 	/* Nothing is updated. */
-	if (optimizer->update || optimizer->read_only)
+	if (optimizer->options.update || optimizer->read_only)
 		return 0;
 	if (optimizer->config.adam.amsgrad && optimizer->rule->id == NVS_RULE_ADAM)
 		return error_about(error, -ENOTSUP, "optimizer.params.amsgrad", 0, 0,
@@ -179,8 +179,10 @@ int call_begin(struct nvs_optimizer *optimizer, unsigned needs, struct nvs_error
 
 void call_end(struct nvs_optimizer *optimizer)
 {
-	int rc = pthread_mutex_unlock(&optimizer->lock);
+	int rc;
 
+	optimizer_check(optimizer);
+	rc = pthread_mutex_unlock(&optimizer->lock);
 	assert(!rc);
 	(void)rc;
 }

@@ -9,8 +9,8 @@
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	kernels: plain avx2 avx512 kernel rule
  *	step: numbers adam
- *	calls: threads checks
- *	state: state format layout tensors walks
+ *	calls: threads state checks
+ *	state: format layout tensors walks
  *	pass: room gradients tile pass
  *	state: bulk ranges
  *	step: step
@@ -56,12 +56,11 @@ struct group {
 
 /* Where a tile's state is between passes. Held tiles are the host cache. */
 enum tile_place {
-	TILE_FRESH,		/* nowhere: it is made from the weights when it is first needed */
-	TILE_LOOSE,		/* on the drive, unpinned; or in host memory */
-	TILE_HELD,		/* pinned, and equal to what the drive has */
-	TILE_HELD_CHANGED,	/* pinned, and newer than what the drive has */
-	TILE_SUSPENDED,		/* held until the present commit and pinned again after it */
-	TILE_SUSPENDED_CHANGED, /* the same, and changed since the last commit */
+	TILE_FRESH,	   /* nowhere: it is made from the weights when it is first needed */
+	TILE_LOOSE,	   /* on the drive, unpinned; or in host memory */
+	TILE_HELD,	   /* pinned, and as the engine has it, which may have to write it */
+	TILE_HELD_CHANGED, /* pinned, and changed since */
+	TILE_SUSPENDED,	   /* held until the present commit and pinned again after it */
 };
 
 /* What a step has done with a tile. A step may take several calls, and passes of other kinds may
@@ -125,13 +124,8 @@ struct nvs_optimizer {
 	struct threads *landing; /* one, which waits for the tiles of a pass */
 	const struct kernel *kernel;
 	const struct rule *rule;
-	nvs_update_fn *update; /* NULL: the kernel's */
-	void *update_arg;
-	nvs_weights_final_fn *weights_final; /* or NULL */
-	void *weights_final_arg;
-	bool take_weights;    /* of the caller: those that differ become master weights */
-	struct nvs_aio *aio;  /* of the caller, to share; NULL: the engine opens one */
-	pthread_mutex_t lock; /* serializes calls */
+	struct nvs_optimizer_options options; /* the caller's, or zeros */
+	pthread_mutex_t lock;		      /* serializes calls */
 
 	struct group *groups;
 	size_t ngroups;

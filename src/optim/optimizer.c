@@ -59,8 +59,8 @@ static int open_engine(struct nvs_optimizer *optimizer, const struct nvs_config 
 		config.offload[NVS_OFFLOAD_OPTIMIZER].buffer_size = most / sizeof(float);
 		config.optimizer_max_in_cpu = 0;
 	}
-	if (optimizer->aio)
-		rc = nvs_engine_open_on(&optimizer->engine, optimizer->aio, &config,
+	if (optimizer->options.aio)
+		rc = nvs_engine_open_on(&optimizer->engine, optimizer->options.aio, &config,
 					NVS_OFFLOAD_OPTIMIZER, error);
 	else
 		rc = engine_open_with(&optimizer->engine, &config, NVS_OFFLOAD_OPTIMIZER, ops,
@@ -113,7 +113,7 @@ static int check_fits(struct nvs_optimizer *optimizer, struct nvs_error *error)
 static int open_threads(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	bool packs = optimizer->state != NVS_STATE_FP32;
-	bool lowers = optimizer->weights_final || optimizer->take_weights;
+	bool lowers = optimizer->options.weights_final || optimizer->options.take_weights;
 	size_t slices;
 	int node, rc;
 	const struct topo *topo = engine_topo(optimizer->engine, &node);
@@ -129,12 +129,12 @@ static int open_threads(struct nvs_optimizer *optimizer, struct nvs_error *error
 	optimizer->sums = calloc(SUM_BLOCKS, sizeof(*optimizer->sums));
 	if (packs)
 		optimizer->floats = calloc(slices * optimizer->rule->nparts, sizeof(float));
-	if (optimizer->update)
+	if (optimizer->options.update)
 		optimizer->scratch = calloc(slices, sizeof(float));
 	if (lowers)
 		optimizer->lowered = calloc(slices, sizeof(*optimizer->lowered));
 	if (!optimizer->zeros || !optimizer->sums || (packs && !optimizer->floats) ||
-	    (optimizer->update && !optimizer->scratch) || (lowers && !optimizer->lowered))
+	    (optimizer->options.update && !optimizer->scratch) || (lowers && !optimizer->lowered))
 		return error_set(error, -ENOMEM, "out of memory for %u compute threads",
 				 threads_count(optimizer->threads));
 	return 0;
@@ -192,21 +192,14 @@ static int open_with(struct nvs_optimizer **out, const struct nvs_config *config
 	optimizer->gradient_dtype = config->grad_accum_dtype;
 	optimizer->kernel = kernel_best();
 	optimizer->scaler = scaler_init(&config->fp16);
-	if (options) {
-		optimizer->update = options->update;
-		optimizer->update_arg = options->update_arg;
-		optimizer->weights_final = options->weights_final;
-		optimizer->weights_final_arg = options->weights_final_arg;
-		optimizer->aio = options->aio;
-		optimizer->take_weights = options->take_weights;
-		if (options->update)
-			rule = rule_at(options->rule);
-	}
+	optimizer->options = *options;
+	if (options->update)
+		rule = rule_at(options->rule);
 
 	/* The rule of an unknown type is refused below, unless nothing is updated. */
 	optimizer->rule = rule ? rule : rule_at(NVS_RULE_ADAM);
 	optimizer->takes_rule = optimizer->read_only ||
-				(takes_state && !optimizer->update && !*config->adam.type);
+				(takes_state && !optimizer->options.update && !*config->adam.type);
 	pthread_mutexattr_init(&attributes);
 	/* A second call of the thread that has the lock fails, instead of waiting for itself. */
 	pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ERRORCHECK);
@@ -249,7 +242,7 @@ static int open_stored(struct nvs_optimizer **out, const struct nvs_config *give
 {
 	struct nvs_config config = *given;
 	struct group_table table;
-	int rc = stored_groups(given, options ? options->aio : NULL, ops, ops_arg, &table, error);
+	int rc = stored_groups(given, options->aio, ops, ops_arg, &table, error);
 
 	if (rc)
 		return rc;
@@ -295,7 +288,7 @@ int optimizer_open_with(struct nvs_optimizer **out, const struct nvs_config *con
 	if (rc)
 		return rc;
 	if (!n && !groups)
-		return open_stored(out, config, options ? &given : NULL, ops, ops_arg, error);
+		return open_stored(out, config, &given, ops, ops_arg, error);
 
 	/* Opens with the caller's groups. */
 	rc = check_given(groups, "groups", error);
@@ -312,8 +305,7 @@ int optimizer_open_with(struct nvs_optimizer **out, const struct nvs_config *con
 			struct_refused(error, rc, "nvs_group_spec", "groups[%zu]", i);
 	}
 	if (!rc)
-		rc = open_with(out, config, specs, n, false, options ? &given : NULL, ops, ops_arg,
-			       error);
+		rc = open_with(out, config, specs, n, false, &given, ops, ops_arg, error);
 	free(specs);
 	return rc;
 }
@@ -453,7 +445,6 @@ int nvs_optimizer_set_step(struct nvs_optimizer *optimizer, uint64_t step, struc
 	if (rc)
 		return rc;
 	optimizer->step = step;
-	optimizer_check(optimizer);
 	call_end(optimizer);
 	return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Refusals of the optimizer's functions: NULL arguments, and numbers that would corrupt the
- * weights. A refused call changes nothing. Also steps without gradients.
+ * Refusals of the optimizer's functions: numbers that would corrupt the weights, names, and arrays.
+ * A refused call changes nothing. Also steps without gradients.
  */
 #include "config/config.h"
 #include "optim/optim_fixture.h"

@@ -730,47 +730,29 @@ TEST(test_parts_of_packed_state_are_set_alone)
 #define ELEMENTS (3u * STATE_BLOCK + 33u)
 #define STEPS	 1000u
 
-/* The gradient of an element in a step. */
-typedef double gradient_fn(unsigned step, unsigned i);
+/* The gradients of a run. */
+enum gradients {
+	OF_NOISE,
+	OF_ZERO,
+	ENDING, /* moments decay to nothing */
+	SPARSE, /* some elements of each block have none */
+	WITH_SPIKE,
+	SPREAD_WIDE, /* 1e-3 to 1e-9 within a block: second moments 10^12 apart */
+	TINY,
+};
 
-static double of_noise(unsigned step, unsigned i)
+static double gradient_of(enum gradients kind, unsigned step, unsigned i)
 {
-	(void)step;
-	return 1e-4 * exp((double)(i % 7) / 3) * (next_normal() + (i % 3 ? 0.3 : -0.3));
-}
+	double noise;
 
-static double of_zero(unsigned step, unsigned i)
-{
-	(void)step, (void)i;
-	return 0;
-}
-
-/* Moments decay to nothing. */
-static double ending(unsigned step, unsigned i)
-{
-	return step <= 20 ? of_noise(step, i) : 0;
-}
-
-/* Some elements of each block have none. */
-static double sparse(unsigned step, unsigned i)
-{
-	return i % 5 ? 0 : of_noise(step, i);
-}
-
-static double with_spike(unsigned step, unsigned i)
-{
-	return step == 50 && i == STATE_BLOCK + 5 ? 1e4 : of_noise(step, i);
-}
-
-/* Gradients of 1e-3 to 1e-9 within a block: second moments 10^12 apart. */
-static double spread_wide(unsigned step, unsigned i)
-{
-	return of_noise(step, i) * pow(10, -(double)(i % 7));
-}
-
-static double tiny(unsigned step, unsigned i)
-{
-	return of_noise(step, i) * 1e-12;
+	if (kind == OF_ZERO || (kind == ENDING && step > 20) || (kind == SPARSE && i % 5))
+		return 0;
+	if (kind == WITH_SPIKE && step == 50 && i == STATE_BLOCK + 5)
+		return 1e4;
+	noise = 1e-4 * exp((double)(i % 7) / 3) * (next_normal() + (i % 3 ? 0.3 : -0.3));
+	if (kind == SPREAD_WIDE)
+		noise *= pow(10, -(double)(i % 7));
+	return kind == TINY ? noise * 1e-12 : noise;
 }
 
 /* A weight and its moments in double, and how far it has gone. */
@@ -798,7 +780,7 @@ struct off {
 };
 
 static struct off follow(const struct format *format, const struct optimizer_config *config,
-			 gradient_fn *gradient)
+			 enum gradients kind)
 {
 	static struct state state;
 	static struct values values, before;
@@ -819,7 +801,7 @@ static struct off follow(const struct format *format, const struct optimizer_con
 		float gradients[ELEMENTS];
 
 		for (unsigned i = 0; i < ELEMENTS; i++) {
-			gradients[i] = (float)gradient(at, i);
+			gradients[i] = (float)gradient_of(kind, at, i);
 			step_reference(&references[i], config, at, gradients[i]);
 		}
 		step(kernel, &state, &noise, &adam, gradients, NVS_F32, &dtypes[1]);
@@ -842,49 +824,55 @@ static struct off follow(const struct format *format, const struct optimizer_con
 	return off;
 }
 
-static void check_follows(const struct format *format, const char *name,
-			  const struct optimizer_config *config, gradient_fn *gradient, double mean,
-			  double most)
-{
-	struct off off = follow(format, config, gradient);
-
-	printf("%s, %s: off by %.4f of the way, at most %.4f; longest step %.2f\n", format->name,
-	       name, off.mean, off.most, off.longest);
-	if (!(off.mean <= mean && off.most <= most))
-		fail_msg("%s, %s: more than %g, and at most %g", format->name, name, mean, most);
-	/* What one gradient after none can do: (1 - beta1) / sqrt(1 - beta2) = 3.2. */
-	if (!(off.longest <= 3.5))
-		fail_msg("%s, %s: a step of %g times lr", format->name, name, off.longest);
-}
-
 TEST(test_steps_of_packed_state_follow_double_precision)
 {
-	struct optimizer_config config = plain_adam, decaying, fine;
 	/* Bounds of the mean and the most that an element is off. */
 	static const double bounds[4][2] = {{1e-3, 1e-2}, {1e-3, 1e-2}, {0.02, 0.1}, {0.06, 0.3}};
+	static const struct {
+		const char *name;
+		enum gradients gradients;
+		double decay, eps;
+		double mean, most;    /* of no gradients */
+		double mean_of_codes; /* a block's smallest moments get lost beside its largest */
+	} runs[] = {
+		{"noise", OF_NOISE, 0, 1e-8, 0, 0, 0},
+		{"no gradients", OF_ZERO, 0, 1e-8, 0, 0, 0},
+		{"decay alone", OF_ZERO, 0.1, 1e-8, 1e-3, 1e-2, 0},
+		{"noise and decay", OF_NOISE, 0.1, 1e-8, 0, 0, 0},
+		{"ending", ENDING, 0, 1e-8, 0, 0, 0},
+		{"sparse", SPARSE, 0, 1e-8, 0, 0, 0},
+		{"tiny", TINY, 0, 1e-28, 0, 0, 0},
+		{"spread", SPREAD_WIDE, 0, 1e-8, 0, 0, 0.3},
+		{"a spike", WITH_SPIKE, 0, 1e-8, 0, 0, 0.4},
+	};
 
 	random_state = random_seed(__func__);
-	config.bias_correction = config.adam_w_mode = true;
-	decaying = fine = config;
-	decaying.weight_decay = 0.1;
-	fine.eps = 1e-28;
-	for (unsigned f = 0; f < 4; f++) {
-		const struct format *format = &formats[f];
-		const double mean = bounds[f][0], most = bounds[f][1];
-		const bool codes = format->moments == MOMENTS_8BIT;
+	for (unsigned i = 0; i < 4 * LENGTH(runs); i++) {
+		const struct format *format = &formats[i / LENGTH(runs)];
+		unsigned run = i % LENGTH(runs);
+		struct optimizer_config config = plain_adam;
+		double mean = bounds[i / LENGTH(runs)][0], most = bounds[i / LENGTH(runs)][1];
+		struct off off;
 
-		check_follows(format, "noise", &config, of_noise, mean, most);
-		check_follows(format, "no gradients", &config, of_zero, 0, 0);
-		check_follows(format, "decay alone", &decaying, of_zero, 1e-3, 1e-2);
-		check_follows(format, "noise and decay", &decaying, of_noise, mean, most);
-		check_follows(format, "ending", &config, ending, mean, most);
-		check_follows(format, "sparse", &config, sparse, mean, most);
-		check_follows(format, "tiny", &fine, tiny, mean, most);
-		/* A block's smallest moments get lost beside its largest: such weights lag. */
-		check_follows(format, "spread", &config, spread_wide, codes ? 0.3 : mean,
-			      codes ? 1 : most);
-		check_follows(format, "a spike", &config, with_spike, codes ? 0.4 : mean,
-			      codes ? 1 : most);
+		config.bias_correction = config.adam_w_mode = true;
+		config.weight_decay = runs[run].decay;
+		config.eps = runs[run].eps;
+		if (runs[run].gradients == OF_ZERO) {
+			mean = runs[run].mean;
+			most = runs[run].most;
+		}
+		if (format->moments == MOMENTS_8BIT && runs[run].mean_of_codes > 0) {
+			mean = runs[run].mean_of_codes;
+			most = 1;
+		}
+		off = follow(format, &config, runs[run].gradients);
+		/* A step is at most what one gradient after none can do: (1 - beta1) /
+		 * sqrt(1 - beta2) = 3.2. */
+		if (!(off.mean <= mean && off.most <= most && off.longest <= 3.5))
+			fail_msg("%s, %s: off by %g of the way where %g is allowed, at most %g "
+				 "where %g is; the longest step is %g times lr",
+				 format->name, runs[run].name, off.mean, mean, off.most, most,
+				 off.longest);
 	}
 }
 

@@ -167,13 +167,13 @@ SPECIALISED void update_typed(enum nvs_dtype weights_dtype, enum nvs_dtype gradi
 	const struct arrays a = {master,	  first,   second,	 gradients,
 				 gradients_dtype, weights, weights_dtype};
 	const struct factors f = spread(scalars);
-	size_t i = 0, left;
+	size_t i = 0;
 
 	for (; i + LANES <= n; i += LANES)
 		update(rule, &f, &a, i);
-	left = n - i;
-	if (LANES > 1 && left) {
+	if (LANES > 1 && i < n) {
 		/* The last elements, less than a vector, on a copy. */
+		const size_t left = n - i;
 		float w[LANES] = {0}, m[LANES] = {0}, v[LANES] = {0};
 		unsigned char g[BYTES_MAX] = {0}, low[BYTES_MAX];
 		const struct arrays copy = {

@@ -268,12 +268,6 @@ static void pack_moment(const struct state_run *run, enum moment moment, const f
 		encode_blocks(to, run->exp_avg_sq_scales, from, LEVELS_SQ, random, 16, n);
 }
 
-static void clear_signs(float *values, size_t n)
-{
-	for (size_t i = 0; i < n; i += LANES)
-		store_u32(values + i, load_u32(values + i) & every(MAGNITUDE));
-}
-
 /* The signs of what is kept instead of those of the values. */
 static void keep_signs(float *values, const struct state_run *run, size_t n)
 {
@@ -444,7 +438,8 @@ static void unpack(const struct state_run *state, const void *weights, float *ma
 			unpack_master(values, &run, from, squares, whole);
 			memcpy(master + done, values, part * sizeof(float));
 		} else if (exp_avg_sq && state->split) {
-			clear_signs(squares, whole);
+			for (size_t i = 0; i < whole; i += LANES)
+				store_u32(squares + i, load_u32(squares + i) & every(MAGNITUDE));
 		}
 		if (exp_avg_sq)
 			memcpy(exp_avg_sq + done, squares, part * sizeof(float));

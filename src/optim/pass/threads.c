@@ -22,12 +22,6 @@
  * with a huge page. */
 #define STACK_BYTES (256 * 1024)
 
-struct thread {
-	struct threads *threads;
-	pthread_t pthread;
-	unsigned index;
-};
-
 struct threads {
 	pthread_mutex_t lock;
 	pthread_cond_t begun; /* a task has begun, or the threads must end */
@@ -37,8 +31,9 @@ struct threads {
 	uint64_t task;	  /* the task's number, from 1 */
 	unsigned running; /* threads that have not returned from it */
 	bool closing;
-	unsigned count; /* threads started */
-	struct thread thread[];
+	unsigned count;	   /* threads started */
+	unsigned numbered; /* of them, those that have taken their numbers */
+	pthread_t pthreads[];
 };
 
 /* Of a thread that threads_open has started. */
@@ -46,16 +41,17 @@ static _Thread_local const struct threads *own;
 
 static void *thread_main(void *arg)
 {
-	const struct thread *thread = arg;
-	struct threads *threads = thread->threads;
+	struct threads *threads = arg;
 	const struct sched_param param = {0};
 	uint64_t seen = 0;
+	unsigned index;
 
 	own = threads;
 	/* I/O workers, which wake only to submit I/Os and sleep again, go first. */
 	pthread_setschedparam(pthread_self(), SCHED_BATCH, &param);
 	take_short_slices();
 	pthread_mutex_lock(&threads->lock);
+	index = threads->numbered++;
 	for (;;) {
 		while (threads->task == seen && !threads->closing)
 			pthread_cond_wait(&threads->begun, &threads->lock);
@@ -63,12 +59,9 @@ static void *thread_main(void *arg)
 			break;
 		seen = threads->task;
 
-		threads_fn *fn = threads->fn;
-
-		void *fn_arg = threads->arg;
-
+		/* Neither changes before the task has ended. */
 		pthread_mutex_unlock(&threads->lock);
-		fn(fn_arg, thread->index);
+		threads->fn(threads->arg, index);
 		pthread_mutex_lock(&threads->lock);
 		/* No task begins before every thread has returned from this one. */
 		assert(threads->task == seen && threads->running);
@@ -109,7 +102,7 @@ int threads_open(struct threads **out, unsigned count, const struct topo *topo, 
 		set = (struct core_set){topo, -1, topo_cores(topo, -1)};
 	if (!count)
 		count = set.cores ? set.cores : 1;
-	threads = calloc(1, sizeof(*threads) + count * sizeof(threads->thread[0]));
+	threads = calloc(1, sizeof(*threads) + count * sizeof(threads->pthreads[0]));
 	if (!threads)
 		return error_set(error, -ENOMEM, "no memory for %u threads", count);
 	pthread_mutex_init(&threads->lock, NULL);
@@ -126,11 +119,8 @@ int threads_open(struct threads **out, unsigned count, const struct topo *topo, 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	while (!rc && threads->count < count) {
-		struct thread *thread = &threads->thread[threads->count];
-
-		thread->threads = threads;
-		thread->index = threads->count;
-		rc = pthread_create(&thread->pthread, &attr, thread_main, thread);
+		rc = pthread_create(&threads->pthreads[threads->count], &attr, thread_main,
+				    threads);
 		threads->count += !rc;
 	}
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -160,7 +150,7 @@ void threads_close(struct threads *threads)
 	pthread_cond_broadcast(&threads->begun);
 	pthread_mutex_unlock(&threads->lock);
 	for (unsigned i = 0; i < threads->count; i++)
-		pthread_join(threads->thread[i].pthread, NULL);
+		pthread_join(threads->pthreads[i], NULL);
 	pthread_cond_destroy(&threads->begun);
 	pthread_cond_destroy(&threads->done);
 	pthread_mutex_destroy(&threads->lock);

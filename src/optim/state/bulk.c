@@ -88,7 +88,6 @@ int nvs_optimizer_get_weights(struct nvs_optimizer *optimizer, struct nvs_error 
 	if (rc)
 		return rc;
 	rc = pass_run(optimizer, &kind, NULL, NULL, error);
-	optimizer_check(optimizer);
 	call_end(optimizer);
 	return rc;
 }
@@ -168,7 +167,6 @@ static int bulk_run(struct nvs_optimizer *optimizer, const struct pass_kind *kin
 		return rc;
 	rc = pass_run(optimizer, kind, bulk, NULL, error);
 	optimizer->passes += !rc && kind->writes;
-	optimizer_check(optimizer);
 	call_end(optimizer);
 	if (bulk->rc)
 		rc = error_set(error, bulk->rc,

@@ -50,24 +50,6 @@ static struct header header_of(const struct nvs_optimizer *optimizer)
 
 #define NAME "optimizer"
 
-static int read_header(struct nvs_optimizer *optimizer, struct nvs_error *error)
-{
-	void *data = optimizer->header;
-	struct nvs_error why = {.size = sizeof(why)};
-	int rc = batch_swap_in_to(optimizer->engine, &optimizer->header_tensor, &data, 1, error);
-
-	rc = rc ?: batch_wait(optimizer->engine, &optimizer->header_tensor, 1, 0, -1, error);
-	if (rc)
-		return rc;
-	rc = header_decode(optimizer->header, optimizer->header_bytes, &optimizer->stored, &why);
-	if (!rc)
-		return 0;
-	return error_about(error, rc, NAME, 0, 0,
-			   "the optimizer's header in the kept store is invalid: %s. Restore the "
-			   "store from a copy, or remove it if it is not needed",
-			   why.text);
-}
-
 static int adopt_rule(struct nvs_optimizer *optimizer, struct nvs_error *error)
 {
 	const struct rule *stored = rule_at(optimizer->stored.rule);
@@ -128,25 +110,38 @@ int header_find(struct nvs_optimizer *optimizer, uint64_t *tile_numel, struct nv
 	optimizer->header_bytes = nbytes;
 	if (!optimizer->header)
 		return error_set(error, -ENOMEM, "out of memory for the optimizer's header");
-	rc = read_header(optimizer, error);
-	rc = rc ?: adopt_rule(optimizer, error);
-	rc = rc ?: adopt_format(optimizer, error);
-	if (!rc) {
-		uint64_t most = layout_tile_numel_max(optimizer);
 
-		/* The layout bounds both lengths; refuse a header that no run wrote before tiles
-		 * are allocated. */
-		if (optimizer->stored.tile_numel > most)
-			rc = error_set(
-				error, -ESTALE,
-				"the kept store holds optimizer state in tiles of %" PRIu64
-				" elements, but these %zu groups have tiles of up to %" PRIu64
-				": use another rank or nvme_path, or remove the store",
-				optimizer->stored.tile_numel, optimizer->ngroups, most);
-	}
-	if (!rc)
-		*tile_numel = optimizer->stored.tile_numel;
-	return rc;
+	void *data = optimizer->header;
+	struct nvs_error why = {.size = sizeof(why)};
+
+	rc = batch_swap_in_to(optimizer->engine, &optimizer->header_tensor, &data, 1, error);
+	rc = rc ?: batch_wait(optimizer->engine, &optimizer->header_tensor, 1, 0, -1, error);
+	if (rc)
+		return rc;
+	rc = header_decode(data, nbytes, &optimizer->stored, &why);
+	if (rc)
+		return error_about(error, rc, NAME, 0, 0,
+				   "the optimizer's header in the kept store is invalid: %s. "
+				   "Restore the store from a copy, or remove it if it is not "
+				   "needed",
+				   why.text);
+	rc = adopt_rule(optimizer, error);
+	rc = rc ?: adopt_format(optimizer, error);
+	if (rc)
+		return rc;
+
+	uint64_t most = layout_tile_numel_max(optimizer);
+
+	/* The layout bounds both lengths; refuse a header that no run wrote before tiles are
+	 * allocated. */
+	if (optimizer->stored.tile_numel > most)
+		return error_set(error, -ESTALE,
+				 "the kept store holds optimizer state in tiles of %" PRIu64
+				 " elements, but these %zu groups have tiles of up to %" PRIu64
+				 ": use another rank or nvme_path, or remove the store",
+				 optimizer->stored.tile_numel, optimizer->ngroups, most);
+	*tile_numel = optimizer->stored.tile_numel;
+	return 0;
 }
 
 /* ---- Adopting it ---- */
@@ -381,34 +376,31 @@ static int suspend_tiles(struct nvs_optimizer *optimizer, struct nvs_error *erro
 
 	for (size_t i = 0; i < optimizer->noffloaded && !rc; i++) {
 		struct tile *tile = &optimizer->tiles[i];
-		bool changed = tile->place == TILE_HELD_CHANGED;
 
 		if (!is_held(tile))
 			continue;
 		rc = batch_release(optimizer->engine, tile->parts, optimizer->rule->nparts,
-				   tile->pin, changed ? NVS_DIRTY : NVS_CLEAN, error);
+				   tile->pin,
+				   tile->place == TILE_HELD_CHANGED ? NVS_DIRTY : NVS_CLEAN, error);
 		if (!rc)
-			tile_set_place(optimizer, tile,
-				       changed ? TILE_SUSPENDED_CHANGED : TILE_SUSPENDED);
+			tile_set_place(optimizer, tile, TILE_SUSPENDED);
 	}
 	return rc;
 }
 
-/* Pins them again; `written`: the commit succeeded. A tile that can't be pinned is fetched like any
- * other when its turn comes. */
-static void resume_tiles(struct nvs_optimizer *optimizer, bool written)
+/* Pins them again. A tile that can't be pinned is fetched like any other when its turn comes. */
+static void resume_tiles(struct nvs_optimizer *optimizer)
 {
 	for (size_t i = 0; i < optimizer->noffloaded; i++) {
 		struct tile *tile = &optimizer->tiles[i];
-		bool changed = tile->place == TILE_SUSPENDED_CHANGED && !written;
-		enum tile_place place = changed ? TILE_HELD_CHANGED : TILE_HELD;
 
-		if (tile->place != TILE_SUSPENDED && tile->place != TILE_SUSPENDED_CHANGED)
+		if (tile->place != TILE_SUSPENDED)
 			continue;
-		if (engine_pin(optimizer->engine, tile->parts, optimizer->rule->nparts, &tile->pin,
-			       NULL))
-			place = TILE_LOOSE;
-		tile_set_place(optimizer, tile, place);
+		tile_set_place(optimizer, tile,
+			       engine_pin(optimizer->engine, tile->parts, optimizer->rule->nparts,
+					  &tile->pin, NULL)
+				       ? TILE_LOOSE
+				       : TILE_HELD);
 	}
 }
 
@@ -433,7 +425,7 @@ int keep_commit(struct nvs_optimizer *optimizer, struct nvs_error *error)
 	rc = rc ?: suspend_tiles(optimizer, error);
 	rc = rc ?: write_outside(optimizer, error);
 	rc = rc ?: engine_commit(optimizer->engine, error);
-	resume_tiles(optimizer, !rc);
+	resume_tiles(optimizer);
 	return rc;
 }
 
@@ -457,7 +449,6 @@ int nvs_optimizer_commit(struct nvs_optimizer *optimizer, struct nvs_error *erro
 	if (rc)
 		return rc;
 	rc = keep_commit(optimizer, error);
-	optimizer_check(optimizer);
 	call_end(optimizer);
 	return rc;
 }

@@ -144,17 +144,20 @@ int layout_groups(struct nvs_optimizer *optimizer, const struct nvs_group_spec *
 	return rc ?: check_apart(optimizer, error);
 }
 
-static int move_weights(struct nvs_optimizer *optimizer, void *const *weights,
-			struct nvs_error *error)
+int nvs_optimizer_set_weights(struct nvs_optimizer *optimizer, void *const *weights, size_t n,
+			      struct nvs_error *error)
 {
-	size_t n = optimizer->ngroups;
-	char **before;
-	int rc = 0;
+	HOLD_CANCEL;
+	char **before = NULL;
+	int rc = check_given(weights, "weights", error);
 
-	before = calloc(n, sizeof(*before));
-	if (!before)
-		return error_set(error, -ENOMEM, "out of memory for %zu groups", n);
-	for (size_t i = 0; i < n; i++) {
+	rc = rc ?: call_begin(optimizer, CALL_BETWEEN_STEPS, error);
+	if (rc)
+		return rc;
+	rc = check_ngroups(optimizer, n, error);
+	if (!rc && !(before = calloc(n, sizeof(*before))))
+		rc = error_set(error, -ENOMEM, "out of memory for %zu groups", n);
+	for (size_t i = 0; before && i < n; i++) {
 		struct group *group = &optimizer->groups[i];
 
 		before[i] = group->weights;
@@ -169,23 +172,9 @@ static int move_weights(struct nvs_optimizer *optimizer, void *const *weights,
 			group->weights = weights[i];
 	}
 	rc = rc ?: check_apart(optimizer, error);
-	for (size_t i = 0; i < n && rc; i++)
+	for (size_t i = 0; before && i < n && rc; i++)
 		optimizer->groups[i].weights = before[i];
 	free(before);
-	return rc;
-}
-
-int nvs_optimizer_set_weights(struct nvs_optimizer *optimizer, void *const *weights, size_t n,
-			      struct nvs_error *error)
-{
-	HOLD_CANCEL;
-	int rc = check_given(weights, "weights", error);
-
-	rc = rc ?: call_begin(optimizer, CALL_BETWEEN_STEPS, error);
-	if (rc)
-		return rc;
-	rc = check_ngroups(optimizer, n, error);
-	rc = rc ?: move_weights(optimizer, weights, error);
 	call_end(optimizer);
 	return rc;
 }

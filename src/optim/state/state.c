@@ -8,6 +8,7 @@
  */
 #include <math.h>
 
+#include "base/state_checks.h"
 #include "optim/internal.h"
 
 void tile_check(const struct nvs_optimizer *optimizer, const struct tile *tile)
@@ -16,7 +17,7 @@ void tile_check(const struct nvs_optimizer *optimizer, const struct tile *tile)
 	bool offloaded = i < optimizer->noffloaded;
 
 	assert(i < optimizer->ntiles);
-	assert(tile->place <= TILE_SUSPENDED_CHANGED && tile->progress <= TILE_UPDATED);
+	assert(tile->place <= TILE_SUSPENDED && tile->progress <= TILE_UPDATED);
 	if (tile->place > TILE_LOOSE)
 		assert(offloaded && tile->pin);
 	for (unsigned part = 0; part < optimizer->rule->nparts; part++)
@@ -30,10 +31,8 @@ void tile_check(const struct nvs_optimizer *optimizer, const struct tile *tile)
 
 void tile_set_place(const struct nvs_optimizer *optimizer, struct tile *tile, enum tile_place place)
 {
-	bool suspends = place == TILE_SUSPENDED || place == TILE_SUSPENDED_CHANGED;
-
 	assert(place != TILE_FRESH);
-	assert(!suspends || is_held(tile));
+	assert(place != TILE_SUSPENDED || is_held(tile));
 	tile->place = place;
 	tile_check(optimizer, tile);
 }
@@ -81,6 +80,8 @@ void layout_check(const struct nvs_optimizer *optimizer)
 
 void optimizer_check(const struct nvs_optimizer *optimizer)
 {
+	if (!STATE_CHECKS)
+		return;
 	assert(optimizer->engine && optimizer->threads && optimizer->landing && optimizer->kernel);
 	assert(optimizer->keep == (optimizer->header != NULL));
 	assert(optimizer->step <= STEPS_MAX - is_unfinished(optimizer));

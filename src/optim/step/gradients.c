@@ -97,37 +97,6 @@ static int pin_tile(struct nvs_optimizer *optimizer, struct gradient_tile *tile,
 	return pin_and_read(optimizer, NO_TILE, &tile->tensor, 1, &tile->pin, error);
 }
 
-static int add_gradients(struct nvs_optimizer *optimizer, uint64_t at, uint64_t numel,
-			 enum nvs_dtype dtype, const char *data, uint64_t *added,
-			 struct nvs_error *error)
-{
-	size_t size = nvs_dtype_size(optimizer->gradient_dtype);
-
-	while (*added < numel) {
-		uint64_t from = at + *added, within = from % optimizer->gradient_numel;
-		struct gradient_tile *tile =
-			&optimizer->gradients[from / optimizer->gradient_numel];
-		uint64_t n = optimizer->gradient_numel - within;
-		int rc = pin_tile(optimizer, tile, error);
-
-		if (rc)
-			return rc;
-		if (n > numel - *added)
-			n = numel - *added;
-		assert(n && within + n <= optimizer->gradient_numel);
-		optimizer->kernel->add((char *)nvs_tensor_data(tile->tensor) + within * size,
-				       optimizer->gradient_dtype,
-				       data + *added * nvs_dtype_size(dtype), dtype, n);
-		tile->valid = true;
-		*added += n;
-		rc = batch_release(optimizer->engine, &tile->tensor, 1, tile->pin, NVS_DIRTY,
-				   error);
-		if (rc)
-			return rc;
-	}
-	return 0;
-}
-
 int nvs_optimizer_add_gradients(struct nvs_optimizer *optimizer, size_t group, uint64_t offset,
 				uint64_t numel, enum nvs_dtype dtype, const void *data,
 				uint64_t *added, struct nvs_error *error)
@@ -147,12 +116,28 @@ int nvs_optimizer_add_gradients(struct nvs_optimizer *optimizer, size_t group, u
 		rc = other_kind(which, error);
 	if (!rc && numel)
 		rc = register_gradients(optimizer, error);
-	if (!rc) {
-		rc = add_gradients(optimizer, which->at + offset, numel, dtype, data, &done, error);
-		which->added = min_u64(which->added + done, HEADER_COUNTS_MAX);
-		if (done)
-			group_set_gradients(optimizer, which, NVS_GRADIENTS_ADDED);
+	while (!rc && done < numel) {
+		uint64_t from = which->at + offset + done,
+			 within = from % optimizer->gradient_numel;
+		uint64_t n = min_u64(numel - done, optimizer->gradient_numel - within);
+		struct gradient_tile *tile =
+			&optimizer->gradients[from / optimizer->gradient_numel];
+
+		rc = pin_tile(optimizer, tile, error);
+		if (rc)
+			break;
+		optimizer->kernel->add((char *)nvs_tensor_data(tile->tensor) +
+					       within * nvs_dtype_size(optimizer->gradient_dtype),
+				       optimizer->gradient_dtype,
+				       (const char *)data + done * nvs_dtype_size(dtype), dtype, n);
+		tile->valid = true;
+		done += n;
+		rc = batch_release(optimizer->engine, &tile->tensor, 1, tile->pin, NVS_DIRTY,
+				   error);
 	}
+	which->added = min_u64(which->added + done, HEADER_COUNTS_MAX);
+	if (done)
+		group_set_gradients(optimizer, which, NVS_GRADIENTS_ADDED);
 	call_end(optimizer);
 	if (added)
 		*added = done;
@@ -194,7 +179,6 @@ int nvs_optimizer_clear_gradients(struct nvs_optimizer *optimizer, struct nvs_er
 	if (rc)
 		return rc;
 	gradients_clear(optimizer);
-	optimizer_check(optimizer);
 	call_end(optimizer);
 	return 0;
 }
@@ -340,7 +324,6 @@ int nvs_optimizer_sum_gradients(struct nvs_optimizer *optimizer, struct nvs_grad
 	if (rc)
 		return rc;
 	rc = gradients_sum(optimizer, &full.sum_squares, NULL, error);
-	optimizer_check(optimizer);
 	call_end(optimizer);
 	if (!rc && struct_out(sums, &full, sizeof(full)))
 		rc = error_set(error, -EINVAL, "sums->size is not set");
@@ -359,7 +342,6 @@ int nvs_optimizer_sum_groups(struct nvs_optimizer *optimizer, double *sum_square
 		return rc;
 	rc = check_ngroups(optimizer, n, error);
 	rc = rc ?: gradients_sum(optimizer, &sum, sum_squares, error);
-	optimizer_check(optimizer);
 	call_end(optimizer);
 	return rc;
 }

@@ -50,8 +50,9 @@ static void *new_weights(const struct nvs_optimizer *optimizer, const struct seg
 
 	if (group->weights)
 		return group_weights(optimizer, segment);
-	return optimizer->weights_final && group->dtype != NVS_F32 ? lowered(optimizer, thread)
-								   : NULL;
+	return optimizer->options.weights_final && group->dtype != NVS_F32
+		       ? lowered(optimizer, thread)
+		       : NULL;
 }
 
 /* The caller's function receives fp32 gradients; weights without an array are rounded
@@ -82,7 +83,7 @@ static void update_by_caller(struct nvs_optimizer *optimizer, const struct updat
 
 	optimizer->kernel->convert(scratch, NVS_F32, gradients, dtype, update->scalars.grad_factor,
 				   segment->numel);
-	optimizer->update(optimizer->update_arg, &run);
+	optimizer->options.update(optimizer->options.update_arg, &run);
 	state_close(optimizer, packed, segment, &state, step);
 	if (!group_weights(optimizer, segment) && new_weights(optimizer, segment, thread))
 		optimizer->kernel->convert(lowered(optimizer, thread),
@@ -124,9 +125,9 @@ static void update_segment(struct nvs_optimizer *optimizer, const struct update 
 
 	assert(thread < threads_count(optimizer->threads) && segment->numel <= SLICE);
 	/* A split master is made of the weights. */
-	if (optimizer->take_weights && group_weights(optimizer, segment) && !packed.split)
+	if (optimizer->options.take_weights && group_weights(optimizer, segment) && !packed.split)
 		take_changed(optimizer, segment, packed.master, thread);
-	if (optimizer->update) {
+	if (optimizer->options.update) {
 		update_by_caller(optimizer, update, &packed, segment, thread);
 	} else if (is_packed(&packed)) {
 		const struct noise noise = noise_at(optimizer, segment, optimizer->step + 1);
@@ -138,10 +139,10 @@ static void update_segment(struct nvs_optimizer *optimizer, const struct update 
 			&update->scalars, packed.master, packed.exp_avg, packed.exp_avg_sq,
 			gradients, dtype, weights, weights_dtype, segment->numel);
 	}
-	if (optimizer->weights_final)
-		optimizer->weights_final(optimizer->weights_final_arg, segment->group,
-					 segment->offset, segment->numel, weights_dtype,
-					 weights ? weights : packed.master);
+	if (optimizer->options.weights_final)
+		optimizer->options.weights_final(optimizer->options.weights_final_arg,
+						 segment->group, segment->offset, segment->numel,
+						 weights_dtype, weights ? weights : packed.master);
 }
 
 static int update_slice(struct nvs_optimizer *optimizer, void *arg, size_t tile, uint64_t from,
@@ -383,7 +384,7 @@ static int take_step(struct nvs_optimizer *optimizer, const struct nvs_step_opti
 	result->cpu_ns = figures.cpu_ns + optimizer->sum_cpu_ns;
 	result->host_bytes = optimizer->host_bytes;
 	result->threads = threads_count(optimizer->threads);
-	result->kernel = optimizer->update ? "caller" : optimizer->kernel->name;
+	result->kernel = optimizer->options.update ? "caller" : optimizer->kernel->name;
 	ended = clock_ns();
 	result->io.wall_ns = ended - started;
 	result->io.io_ns = to.busy_ns - from.busy_ns;
@@ -427,7 +428,6 @@ int nvs_optimizer_step(struct nvs_optimizer *optimizer, const struct nvs_step_op
 		return rc;
 	rc = check_step(optimizer, &given, error);
 	rc = rc ?: take_step(optimizer, &given, &full, error);
-	optimizer_check(optimizer);
 	call_end(optimizer);
 	if (result)
 		struct_out(result, &full, sizeof(full));

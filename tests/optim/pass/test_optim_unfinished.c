@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A step that clips or has a loss scale, and is interrupted by a failure, a kill or a power
- * failure: whoever finishes it uses the learning rate, factor, norm and clip that it began with.
+ * A step that clips or has a loss scale, and is interrupted by a failure or a power failure: whoever
+ * finishes it uses the learning rate, factor, norm and clip that it began with.
  */
 #include "optim/optim_fixture.h"
 
 #include <errno.h>
 #include <math.h>
 #include <pthread.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "optim/optimizer.h"
 #include "support/tests.h"
@@ -36,34 +33,22 @@ static const struct way {
 #define LOST_STEP 2 /* the one that is interrupted */
 #define SCALE	  16
 
-enum { GO_ON, FAIL_WRITES, KILL };
-
 /* What happens when the first weights of a step are final, so that the step has begun. The lock
  * keeps the other threads from finishing their tiles meanwhile. */
 static struct {
 	struct sim *sim;
 	pthread_mutex_t lock;
-	int then;
+	bool fails;
 } interruption = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void interrupt_step(void *arg, size_t group, uint64_t offset, uint64_t numel,
 			   enum nvs_dtype dtype, const void *data)
 {
-	(void)arg;
-	(void)group;
-	(void)offset;
-	(void)numel;
-	(void)dtype;
-	(void)data;
+	(void)arg, (void)group, (void)offset, (void)numel, (void)dtype, (void)data;
 	pthread_mutex_lock(&interruption.lock);
-	switch (interruption.then) {
-	case FAIL_WRITES:
+	if (interruption.fails)
 		sim_fail(interruption.sim, NVS_WRITE, 1, EIO, SIM_ALWAYS);
-		break;
-	case KILL:
-		kill(getpid(), SIGKILL);
-	}
-	interruption.then = GO_ON;
+	interruption.fails = false;
 	pthread_mutex_unlock(&interruption.lock);
 }
 
@@ -124,7 +109,7 @@ static void run_undisturbed(const struct way *way, struct course *course)
 static void fail_step(void)
 {
 	interruption.sim = o->sim;
-	interruption.then = FAIL_WRITES;
+	interruption.fails = true;
 	assert_int_equal(optim_step(o, LOST_STEP), -EIO);
 	sim_no_faults(o->sim);
 }
@@ -207,32 +192,6 @@ static void by_closing(const struct way *way, const struct course *course)
 TEST(the_next_run_keeps_the_factors_of_a_failed_step)
 {
 	for_every_way(by_closing);
-}
-
-/* The child commits the unfinished step, and is killed while it finishes it. */
-static void by_kill(const struct way *way, const struct course *course)
-{
-	pid_t pid = fork();
-	int status;
-
-	assert_true(pid >= 0);
-	if (!pid) {
-		optim_simulate(o);
-		DONE(o, optim_open(o));
-		fail_midway(way);
-		DOES(o, commit);
-		interruption.then = KILL;
-		(void)optim_step(o, LOST_STEP);
-		_exit(1);
-	}
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-	finish_in_the_next_run(way, course);
-}
-
-TEST(a_kill_leaves_the_factors_of_a_committed_step)
-{
-	for_every_way(by_kill);
 }
 
 static void by_power(const struct way *way, const struct course *course)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Steps of the optimizer: they follow Adam, compute the same bits however state is tiled, cached
- * and moved, and move no more bytes than necessary. Also refused options, the caller's update
- * functions, and reading and writing state.
+ * and moved, and move no more bytes than necessary. Also refused settings, the caller's update
+ * functions, and weights that the caller changes.
  */
 #include "config/config.h"
 #include "optim/optim_fixture.h"
@@ -501,6 +501,31 @@ TEST(steps_alternate_their_direction)
 		optim_run(o, step, step);
 		assert_int_equal(order.first, step % 2 ? 0 : 2);
 		assert_int_equal(order.last, step % 2 ? 2 : 0);
+	}
+}
+
+static void take_update(void *arg, const struct nvs_update *update)
+{
+	*(struct nvs_update *)arg = *update;
+}
+
+TEST(the_learning_rate_is_the_configured_one_unless_a_step_has_another)
+{
+	static const struct group one[] = {{"a", 1, NVS_F32}};
+	struct nvs_step_options options = {.size = sizeof(options)};
+	struct nvs_update last;
+
+	optim_renew(o, one, 1);
+	o->config.adam.lr = 0.25;
+	o->options.update = take_update;
+	o->options.update_arg = &last;
+	DONE(o, optim_open(o));
+	for (uint64_t step = 1; step <= 3; step++) {
+		options.lr = step == 3 ? 0.0625 : -1;
+		optim_lend(o, step, 1);
+		DOES(o, step, step == 1 ? NULL : &options, &o->result);
+		assert_true(last.step == step && last.lr == (step == 3 ? 0.0625 : 0.25));
+		assert_string_equal(o->result.kernel, "caller");
 	}
 }
 
