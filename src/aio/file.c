@@ -64,10 +64,9 @@ static void set_alignment(struct nvs_file *file)
 		const struct file_member *member = &file->members[i];
 
 		file->direct &= member->direct_fd >= 0;
-		if (member->dio.offset_align > file->offset_align)
-			file->offset_align = member->dio.offset_align;
-		if (member->dio.mem_align > file->mem_align)
-			file->mem_align = member->dio.mem_align;
+		file->offset_align = (uint32_t)max_u64(file->offset_align,
+						       member->dio.offset_align);
+		file->mem_align = (uint32_t)max_u64(file->mem_align, member->dio.mem_align);
 	}
 	if (!file->direct)
 		file->offset_align = file->mem_align = 1;
@@ -136,16 +135,11 @@ static int check_kind(int fd, const char *name, struct nvs_error *error)
 {
 	const char *made_up = NULL;
 	struct statfs fs;
-
-	/* Files that the kernel makes up when they are read: sizes and offsets mean nothing
-	 * there. */
-	if (!fstatfs(fd, &fs))
-		made_up = fs.f_type == PROC_SUPER_MAGIC ? "proc"
-			  : fs.f_type == SYSFS_MAGIC	? "sysfs"
-							: NULL;
-
 	struct stat st;
 
+	/* The kernel makes these up when they are read: sizes and offsets mean nothing there. */
+	if (!fstatfs(fd, &fs) && (fs.f_type == PROC_SUPER_MAGIC || fs.f_type == SYSFS_MAGIC))
+		made_up = fs.f_type == SYSFS_MAGIC ? "sysfs" : "proc";
 	if (fstat(fd, &st))
 		return error_set(error, -errno, "cannot look at %s: %s", name,
 				 nvs_strerror(-errno));

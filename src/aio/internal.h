@@ -12,7 +12,7 @@
  *	workers: watch claim worker
  *	aio: registration file
  *	requests: calls
- *	aio: statistics aio
+ *	aio: aio
  */
 #ifndef AIO_INTERNAL_H
 #define AIO_INTERNAL_H
@@ -104,6 +104,11 @@ struct ring_buffer {
 	uint64_t generation; /* of the region */
 };
 
+/* Transfers that are about to complete, linked by state.next. */
+struct transfer_list {
+	struct transfer *head, **tail;
+};
+
 struct worker {
 	struct nvs_aio *aio;
 	pthread_t thread;
@@ -123,9 +128,11 @@ struct worker {
 	uint32_t submitted; /* I/Os in flight in the engine */
 	int reap_status;    /* of the last reap: 0 or the logged negative errno */
 	struct bounce bounce;
-	int turn;	      /* direction to claim the next awaited I/O from */
-	unsigned reads_ahead; /* I/Os of reads ahead claimed since the last write-back */
-	bool write_next;      /* an awaited I/O was claimed: a write-back's turn */
+	struct transfer_list completed; /* in this round */
+	uint64_t now_ns;		/* when it began; 0 without io_timeout_ms */
+	int turn;			/* direction to claim the next awaited I/O from */
+	unsigned reads_ahead;		/* I/Os of reads ahead claimed since the last write-back */
+	bool write_next;		/* an awaited I/O was claimed: a write-back's turn */
 	int files[ENGINE_FILES];
 	struct ring_buffer buffers[ENGINE_BUFFERS];
 	unsigned nbuffers; /* upper bound of the slots in use */
@@ -147,11 +154,6 @@ struct worker {
 
 /* Transfers with unclaimed bytes, first in, first out. */
 TAILQ_HEAD(transfer_queue, transfer);
-
-/* Transfers that are about to complete, linked by state.next. */
-struct transfer_list {
-	struct transfer *head, **tail;
-};
 
 struct region {
 	char *data;
@@ -284,9 +286,9 @@ static inline uint32_t pieces_in_flight(const struct worker *worker)
  */
 void worker_check(const struct worker *worker);
 /* Under the lock: fills the queue with I/Os. */
-void worker_claim(struct worker *worker, uint64_t now, struct transfer_list *completed);
+void worker_claim(struct worker *worker);
 /* Under the lock: frees the pieces that have ended. */
-void worker_account(struct worker *worker, uint64_t now, struct transfer_list *completed);
+void worker_account(struct worker *worker);
 
 /* ---- worker.c ---- */
 /* The number of completions that a worker waits for with so many I/Os in flight, at least one;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where the bytes of a file lie, the errors of transfers that name such a place, and what holds of a
- * file while it is open, and of an aio's counts and tables under the lock.
+ * Where the bytes of a file lie, the errors of transfers that name such a place, and what holds of
+ * a file while it is open, and of an aio's counts and tables under the lock.
  */
 #include <inttypes.h>
 #include <limits.h>
@@ -64,16 +64,15 @@ int transfer_error(const struct transfer *transfer, const char *subject, struct 
 {
 	bool write = transfer->direction == NVS_WRITE;
 	const char *why = nvs_strerror(transfer->status), *advice = "";
-	struct place place;
+	const char *path = "a file closed since";
+	uint64_t offset = transfer->error_offset;
 
-	if (!transfer->file)
-		return error_cause(
-			error, NVS_CAUSE_IO, NULL,
-			error_about(error, transfer->status, subject, 0, transfer->error_offset,
-				    "%s at offset %" PRIu64 " of a file closed since failed: %s",
-				    write ? "writing" : "reading", transfer->error_offset,
-				    nvs_strerror(transfer->status)));
-	place = file_place(transfer->file, transfer->error_offset);
+	if (transfer->file) {
+		struct place place = file_place(transfer->file, offset);
+
+		path = place.member->path;
+		offset = place.offset;
+	}
 	if (transfer->status == -ENOSPC)
 		advice = ": make room on the drive";
 	else if (transfer->status == -EFBIG)
@@ -84,12 +83,11 @@ int transfer_error(const struct transfer *transfer, const char *subject, struct 
 		why = "it was replaced, written to or removed since it was opened: open it again";
 	else if (transfer->status == -ECANCELED)
 		advice = ": io_uring could not start a worker thread, see ulimit -u";
-	return error_cause(error, NVS_CAUSE_IO, place.member->path,
-			   error_about(error, transfer->status, subject, 0, place.offset,
+	return error_cause(error, NVS_CAUSE_IO, transfer->file ? path : NULL,
+			   error_about(error, transfer->status, subject, 0, offset,
 				       "%s%s%s %s at offset %" PRIu64 " failed: %s%s",
 				       subject ? subject : "", subject ? ": " : "",
-				       write ? "writing" : "reading", place.member->path,
-				       place.offset, why, advice));
+				       write ? "writing" : "reading", path, offset, why, advice));
 }
 
 int aio_overdue_error(const struct transfer *transfer, const char *subject, struct nvs_error *error)

@@ -100,7 +100,7 @@ static void chunk_add(struct requests *requests, struct request_chunk *chunk)
 	requests->total += chunk->n;
 }
 
-int requests_open(struct requests **out, struct nvs_aio *aio)
+struct requests *requests_open(struct nvs_aio *aio)
 {
 	struct requests *requests = calloc(1, sizeof(*requests));
 	struct request_chunk *chunk = chunk_new(CHUNK_MIN);
@@ -108,15 +108,14 @@ int requests_open(struct requests **out, struct nvs_aio *aio)
 	if (!requests || !chunk) {
 		free(requests);
 		free(chunk);
-		return -ENOMEM;
+		return NULL;
 	}
 	requests->aio = aio;
 	requests->eventfd = -1;
 	TAILQ_INIT(&requests->ready);
 	chunk_add(requests, chunk);
 	requests_check(requests);
-	*out = requests;
-	return 0;
+	return requests;
 }
 
 void requests_close(struct requests *requests)
@@ -408,8 +407,6 @@ int nvs_request_status(const struct nvs_request *request, struct nvs_error *erro
 	if (state != REQUEST_IN_FLIGHT && !transfer->status)
 		return 0;
 	aio = transfer->requests->aio;
-	if (state == REQUEST_IN_FLIGHT && !aio->config.io_timeout_ms)
-		return error_set(error, -EINPROGRESS, "the transfer is in flight");
 	/* The lock keeps the file that an error names open. */
 	pthread_mutex_lock(&aio->lock);
 	request_check(request);

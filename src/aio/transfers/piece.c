@@ -319,20 +319,6 @@ static void give_bounce(struct worker *worker, struct piece *piece)
 	bounce_check(&worker->bounce);
 }
 
-/* Copies what was read of each segment to it. */
-static void scatter(const struct piece *piece, const char *read)
-{
-	uint64_t begin = piece->position, end = begin + piece->useful;
-
-	for (const struct segment *s = piece->transfer->segments; s && s->offset < end;
-	     s = s->next) {
-		uint64_t from = max_u64(s->offset, begin), to = min_u64(s->offset + s->nbytes, end);
-
-		if (from < to)
-			memcpy(s->data + (from - s->offset), read + (from - begin), to - from);
-	}
-}
-
 bool piece_finish(struct worker *worker, struct piece *piece)
 {
 	piece_check(worker, piece);
@@ -342,11 +328,20 @@ bool piece_finish(struct worker *worker, struct piece *piece)
 	if (piece->bounce >= 0 && !piece->status && !piece->io.write) {
 		const char *read = worker->bounce.data + (size_t)piece->bounce * BOUNCE_SLOT_BYTES +
 				   piece->skip;
+		const struct segment *s = piece->transfer->segments;
+		uint64_t begin = piece->position, end = begin + piece->useful;
 
-		if (piece->transfer->segments)
-			scatter(piece, read);
-		else
+		if (!s)
 			memcpy(piece->user, read, piece->useful);
+		/* Copies what was read of each segment to it. */
+		for (; s && s->offset < end; s = s->next) {
+			uint64_t from = max_u64(s->offset, begin);
+			uint64_t to = min_u64(s->offset + s->nbytes, end);
+
+			if (from < to)
+				memcpy(s->data + (from - s->offset), read + (from - begin),
+				       to - from);
+		}
 	}
 	give_bounce(worker, piece);
 	return true;

@@ -79,9 +79,7 @@ int aio_check(const struct nvs_aio *aio, const struct transfer *transfer, struct
 		return error_set(error, -EINVAL,
 				 "transfer direction is %d: it must be NVS_READ or NVS_WRITE",
 				 (int)transfer->direction);
-	if ((unsigned)transfer->priority >= TRANSFER_PRIORITIES)
-		return error_set(error, -EINVAL, "transfer priority is %d",
-				 (int)transfer->priority);
+	assert((unsigned)transfer->priority < TRANSFER_PRIORITIES);
 	if (transfer->direction == NVS_WRITE && !transfer->file->writable)
 		return error_cause(
 			error, NVS_CAUSE_OTHER, transfer->file->members[0].path,
@@ -193,14 +191,13 @@ void aio_queue_list(struct nvs_aio *aio, struct completions *queue, struct trans
 	 * slots. */
 	for (; idle && blocks; idle--) {
 		pthread_cond_signal(&aio->work);
-		blocks -= blocks < aio->config.queue_depth ? blocks : aio->config.queue_depth;
+		blocks -= min_u64(blocks, aio->config.queue_depth);
 	}
 	for (unsigned i = 0; i < aio->nworkers && blocks; i++)
 		if (aio->workers[i].waits_for_room) {
 			aio->workers[i].waits_for_room = false;
 			aio->ops->wake(aio->workers[i].queue, false);
-			blocks -= blocks < aio->config.queue_depth ? blocks
-								   : aio->config.queue_depth;
+			blocks -= min_u64(blocks, aio->config.queue_depth);
 		}
 }
 

@@ -316,15 +316,15 @@ static void catch_up(struct worker *worker)
 static void round_of_io(struct worker *worker)
 {
 	struct nvs_aio *aio = worker->aio;
-	struct transfer_list completed = {.tail = &completed.head};
 	struct nvs_trace *trace;
-	uint64_t now = aio->config.io_timeout_ms ? clock_ns() : 0;
 	bool more;
 
 	assert(!worker->waits_for_room && worker->epoch == aio->epoch);
-	worker_account(worker, now, &completed);
-	worker_claim(worker, now, &completed);
-	list_publish(aio, &completed);
+	worker->now_ns = aio->config.io_timeout_ms ? clock_ns() : 0;
+	worker->completed = (struct transfer_list){.tail = &worker->completed.head};
+	worker_account(worker);
+	worker_claim(worker);
+	list_publish(aio, &worker->completed);
 	trace = aio->trace;
 	more = transfers_queued(aio);
 	worker->waits_for_room = worker->nfree && aio->config.overlap_events;
@@ -333,7 +333,7 @@ static void round_of_io(struct worker *worker)
 	/* Without overlap_events, retries wait for the I/Os in flight like any other. */
 	if (aio->config.overlap_events || !worker->submitted)
 		submit_claimed(worker);
-	list_deliver(completed.head);
+	list_deliver(worker->completed.head);
 	/* Waits for none if pieces have ended already: their transfers are not delayed. */
 	if (worker->submitted)
 		reap_completions(worker,
