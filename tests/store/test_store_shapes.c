@@ -3,11 +3,6 @@
  * Shapes in manifests: found again, refused if they are false, and one dimension where a manifest
  * that was written without shapes has none.
  */
-#include <errno.h>
-#include <xxhash.h>
-
-#include "store/disk.h"
-#include "store/internal.h"
 #include "store/kept_fixture.h"
 #include "support/tests.h"
 
