@@ -59,7 +59,7 @@ struct nvs_file {
 };
 
 /* Where a byte of the file lies: its member, and `nbytes` contiguous bytes from `offset`. */
-struct place {
+struct location {
 	const struct file_member *member;
 	uint64_t offset, nbytes;
 };
@@ -216,7 +216,7 @@ void workers_check(const struct nvs_aio *aio);
 void region_check(const struct nvs_aio *aio, const struct region *region);
 
 /* ---- place.c ---- */
-struct place file_place(const struct nvs_file *file, uint64_t offset);
+struct location file_place(const struct nvs_file *file, uint64_t offset);
 /* Asserts what holds of a file from opening until closing: its members, alignments and units. */
 void file_check(const struct nvs_file *file);
 

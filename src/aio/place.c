@@ -9,13 +9,13 @@
 
 #include "aio/internal.h"
 
-struct place file_place(const struct nvs_file *file, uint64_t offset)
+struct location file_place(const struct nvs_file *file, uint64_t offset)
 {
 	assert(offset <= INT64_MAX);
 	if (file->nmembers == 1)
-		return (struct place){.member = &file->members[0],
-				      .offset = file->members[0].base + offset,
-				      .nbytes = UINT64_MAX};
+		return (struct location){.member = &file->members[0],
+					 .offset = file->members[0].base + offset,
+					 .nbytes = UINT64_MAX};
 
 	if (!file->stripe) {
 		const struct file_member *members = file->members;
@@ -31,20 +31,21 @@ struct place file_place(const struct nvs_file *file, uint64_t offset)
 				high = middle;
 		}
 		assert(members[low].first <= offset);
-		return (struct place){.member = &members[low],
-				      .offset = members[low].base + offset - members[low].first,
-				      .nbytes = high < file->nmembers ? members[high].first - offset
-								      : UINT64_MAX};
+		return (struct location){.member = &members[low],
+					 .offset = members[low].base + offset - members[low].first,
+					 .nbytes = high < file->nmembers
+							   ? members[high].first - offset
+							   : UINT64_MAX};
 	}
 
 	uint64_t stripe = offset / file->stripe;
 	uint64_t within = offset % file->stripe;
 	const struct file_member *member = &file->members[stripe % file->nmembers];
 
-	return (struct place){.member = member,
-			      .offset = member->base + stripe / file->nmembers * file->stripe +
-					within,
-			      .nbytes = file->stripe - within};
+	return (struct location){.member = member,
+				 .offset = member->base + stripe / file->nmembers * file->stripe +
+					   within,
+				 .nbytes = file->stripe - within};
 }
 
 unsigned file_member_at(const struct nvs_file *file, uint64_t offset)
@@ -68,7 +69,7 @@ int transfer_error(const struct transfer *transfer, const char *subject, struct 
 	uint64_t offset = transfer->error_offset;
 
 	if (transfer->file) {
-		struct place place = file_place(transfer->file, offset);
+		struct location place = file_place(transfer->file, offset);
 
 		path = place.member->path;
 		offset = place.offset;
@@ -93,7 +94,7 @@ int transfer_error(const struct transfer *transfer, const char *subject, struct 
 int aio_overdue_error(const struct transfer *transfer, const char *subject, struct nvs_error *error)
 {
 	const struct nvs_aio *aio = transfer->file->aio;
-	struct place place = file_place(transfer->file, transfer->state.hangs_at), there = place;
+	struct location place = file_place(transfer->file, transfer->state.hangs_at), there = place;
 	bool waits = transfer->state.overdue && transfer->state.waits;
 	const struct piece *oldest = NULL;
 	char behind[PATH_MAX + 64] = "";

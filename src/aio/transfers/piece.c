@@ -84,7 +84,8 @@ static int slot_of(const struct worker *worker, const char *data, uint64_t *nbyt
 	return -1;
 }
 
-static void use_file(struct piece *piece, const struct place *place, uint64_t nbytes, bool direct)
+static void use_file(struct piece *piece, const struct location *place, uint64_t nbytes,
+		     bool direct)
 {
 	const struct file_member *member = place->member;
 
@@ -99,7 +100,7 @@ static void use_file(struct piece *piece, const struct place *place, uint64_t nb
 }
 
 /* Transfers the whole units around `nbytes` at the place through the bounce buffer. */
-static bool use_bounce(struct worker *worker, struct piece *piece, const struct place *place,
+static bool use_bounce(struct worker *worker, struct piece *piece, const struct location *place,
 		       uint64_t nbytes, uint32_t unit)
 {
 	struct bounce *bounce = &worker->bounce;
@@ -127,7 +128,7 @@ bool piece_cut(struct worker *worker, struct transfer *transfer, struct piece *p
 {
 	const struct nvs_file *file = transfer->file;
 	uint64_t position = transfer->offset + transfer->state.claimed;
-	struct place place = file_place(file, position);
+	struct location place = file_place(file, position);
 	uint64_t rest = min_u64(transfer->nbytes - transfer->state.claimed, place.nbytes), left;
 	uint32_t unit = transfer->direction == NVS_READ ? file->offset_align : file->write_unit;
 	/* A block smaller than the unit could never use direct I/O. */

@@ -223,7 +223,7 @@ void list_publish(struct nvs_aio *aio, struct transfer_list *completed)
 		assert(!transfer->state.pending && transfer->state.phase == TRANSFER_CLAIMED);
 
 		bool overdue = transfer->state.overdue;
-		struct place place;
+		struct location place;
 
 		/* Those with a queue are reported by their owners. */
 		transfer->state.overdue = false;
