@@ -4,27 +4,15 @@
  * each kind of file system; the choice of the engine where some are blocked; files and their
  * errors. See test_aio_submit.c for what reaches an engine.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <pthread.h>
 #include <semaphore.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
-#include <unistd.h>
 
-#include "aio/aio.h"
 #include "aio/internal.h"
-#include "config/config.h"
 #include "support/fake/fake_engine.h"
 #include "support/inject.h"
 #include "support/submit.h"
 #include "support/support.h"
-#include "support/tests.h"
 
 #define KIB  1024u
 #define MIB  (1024u * KIB)
@@ -897,11 +885,18 @@ TEST(io_uring_works_without_each_of_its_abilities_and_says_so)
 {
 	const char *path = path_in(temp_directory(), "data");
 	struct nvs_aio_stats all = {.size = sizeof(all)};
+	unsigned major = 0, minor = 0;
+	struct utsname kernel;
 
 	need_io_uring();
 	if (memlock_limit() < LOCKED_BY_RINGS)
 		SKIP("the memlock limit is too low to register memory again and again");
 	all = stats_without(0, path);
+	/* It has all that the kernel has. */
+	if (!uname(&kernel) && sscanf(kernel.release, "%u.%u", &major, &minor) == 2 &&
+	    (major > 6 || (major == 6 && minor >= 1)))
+		assert_true(all.fixed_buffers && all.fixed_files && all.single_issuer &&
+			    all.defer_taskrun);
 	for (uint32_t without = 1; without < 16; without++) {
 		struct nvs_aio_stats stats = stats_without(without, path);
 		/* The kernel refuses deferred task running without a single issuer. */
@@ -915,25 +910,6 @@ TEST(io_uring_works_without_each_of_its_abilities_and_says_so)
 		assert_int_equal(stats.single_issuer, all.single_issuer && single);
 		assert_int_equal(stats.defer_taskrun, all.defer_taskrun && single && defer);
 	}
-}
-
-TEST(io_uring_has_all_that_the_kernel_has)
-{
-	const char *path = path_in(temp_directory(), "data");
-	struct nvs_aio_stats stats = {.size = sizeof(stats)};
-	unsigned major = 0, minor = 0;
-	struct utsname kernel;
-
-	need_io_uring();
-	if (memlock_limit() < LOCKED_BY_RINGS)
-		SKIP("the memlock limit is too low to register memory again and again");
-	assert_int_equal(uname(&kernel), 0);
-	if (sscanf(kernel.release, "%u.%u", &major, &minor) != 2 || major < 6 ||
-	    (major == 6 && minor < 1))
-		SKIP("kernel %s is older than 6.1", kernel.release);
-	stats = stats_without(0, path);
-	assert_true(stats.fixed_buffers && stats.fixed_files);
-	assert_true(stats.single_issuer && stats.defer_taskrun);
 }
 
 /* ---- Waking an engine ---- */

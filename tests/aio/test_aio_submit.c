@@ -5,29 +5,18 @@
  * promises that hold on every engine, it sits between the workers and each real engine.
  */
 #include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
 #include <libaio.h>
 #include <liburing.h>
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "aio/internal.h"
 #include "aio/requests/requests.h"
 #include "base/clock.h"
-#include "config/config.h"
 #include "support/fake/fake_engine.h"
 #include "support/inject.h"
 #include "support/submit.h"
 #include "support/support.h"
-#include "support/tests.h"
-#include "topo/topo.h"
 
 #define FILE_BYTES (4u << 20)
 #define DATA_BYTES FILE_BYTES

@@ -3,8 +3,6 @@
  * Requests: submitting described transfers; waiting for several, any or all; taking completed
  * requests; every misuse. The fake engine holds and fails I/Os.
  */
-#include <pthread.h>
-
 #include "aio/aio_fixture.h"
 #include "aio/internal.h"
 #include "aio/requests/requests.h"

@@ -6,24 +6,12 @@
 #ifndef TESTS_STORE_STORE_FIXTURE_H
 #define TESTS_STORE_STORE_FIXTURE_H
 
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "aio/aio.h"
-#include "aio/transfer.h"
-#include "config/config.h"
 #include "store/internal.h"
 #include "support/submit.h"
 #include "support/support.h"
-#include "support/tests.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 #define MIB(n)	      ((uint64_t)(n) << 20)

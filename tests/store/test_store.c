@@ -5,7 +5,6 @@
  */
 #include <dirent.h>
 #include <limits.h>
-#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <sys/file.h>
@@ -14,7 +13,6 @@
 
 #include "store/store_fixture.h"
 #include "support/inject.h"
-#include "support/tests.h"
 
 ONE_STORE
 

@@ -5,11 +5,9 @@
  */
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 
 #include "store/store_fixture.h"
 #include "support/inject.h"
-#include "support/tests.h"
 
 ONE_STORE
 

@@ -4,7 +4,6 @@
  * that was written without shapes has none.
  */
 #include "store/kept_fixture.h"
-#include "support/tests.h"
 
 /* An entry of a manifest that was written before shapes were kept: F32, 6 elements, 24 bytes. */
 static const uint8_t without_shape[64] = {

@@ -3,12 +3,10 @@
  * Concurrent calls: a commit or reservation that waits for the drive delays only a second one of
  * its kind. The tests hold the system calls that sleep.
  */
-#include <pthread.h>
 #include <semaphore.h>
 #include <sys/syscall.h>
 
 #include "store/store_fixture.h"
-#include "support/tests.h"
 
 /* Holds the next system call of one kind until the test releases it. */
 struct gate {

@@ -6,7 +6,6 @@
 #include <sys/syscall.h>
 
 #include "store/store_fixture.h"
-#include "support/tests.h"
 
 static long said_page;		 /* 0: the machine's */
 static uint32_t said_block;	 /* preferred I/O size of regular files; 0: as it is */
