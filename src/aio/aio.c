@@ -15,18 +15,6 @@
 #include "base/threads/cancel.h"
 #include "base/threads/thread.h"
 
-/* The bounds of the keys that set them. */
-static void config_check(const struct aio_config *config)
-{
-	assert(config->block_size >= NVS_BLOCK_SIZE_MIN &&
-	       config->block_size <= NVS_BLOCK_SIZE_MAX);
-	assert(config->block_size % 512 == 0);
-	assert(config->queue_depth && config->queue_depth <= NVS_QUEUE_DEPTH_MAX);
-	assert(config->thread_count && config->thread_count <= NVS_THREAD_COUNT_MAX);
-	assert(config->io_timeout_ms <= NVS_IO_TIMEOUT_MS_MAX);
-	assert((unsigned)config->ioengine < NVS_IOENGINE_COUNT);
-}
-
 static struct nvs_aio *aio_new(const struct aio_config *config, const struct nvs_log *log)
 {
 	struct nvs_aio *aio = calloc(1, sizeof(*aio));
@@ -185,7 +173,14 @@ int aio_open_with(struct nvs_aio **out, const struct aio_config *config,
 	char why[256];
 	int rc;
 
-	config_check(config);
+	/* The bounds of the keys that set them. */
+	assert(config->block_size >= NVS_BLOCK_SIZE_MIN &&
+	       config->block_size <= NVS_BLOCK_SIZE_MAX);
+	assert(config->block_size % 512 == 0);
+	assert(config->queue_depth && config->queue_depth <= NVS_QUEUE_DEPTH_MAX);
+	assert(config->thread_count && config->thread_count <= NVS_THREAD_COUNT_MAX);
+	assert(config->io_timeout_ms <= NVS_IO_TIMEOUT_MS_MAX);
+	assert((unsigned)config->ioengine < NVS_IOENGINE_COUNT);
 	if (config->use_gds)
 		return error_about(error, -ENOTSUP, "use_gds", 0, 0,
 				   "use_gds is true, but this build only transfers between drives "

@@ -245,8 +245,6 @@ void list_publish(struct nvs_aio *aio, struct transfer_list *completed);
 void list_deliver(struct transfer *list);
 /* aio_promote() under the lock. */
 void transfer_promote(struct nvs_aio *aio, struct transfer *transfer);
-/* Promotes all requests with unclaimed bytes, in the order of their submission. */
-void transfers_promote_requests(struct nvs_aio *aio);
 
 /* ---- piece.c ---- */
 /* Cuts the next piece off a transfer with unclaimed bytes; false if the bounce buffer is full. */
@@ -261,8 +259,6 @@ void piece_begin(struct piece *piece);
 bool piece_finish(struct worker *worker, struct piece *piece);
 /* Under the lock: the failure at the lowest offset so far is the transfer's status. */
 void piece_tell_transfer(const struct piece *piece);
-/* Fails an I/O that the engine refused. */
-void piece_fail(struct worker *worker, struct piece *piece, int status);
 int bounce_open(struct bounce *bounce, uint32_t queue_depth, unsigned nworkers);
 void bounce_close(struct bounce *bounce);
 /* Asserts that the free slots are slots. */

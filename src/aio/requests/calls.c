@@ -284,6 +284,22 @@ int nvs_aio_wait_any(struct nvs_aio *aio, struct nvs_request *const *requests, s
 
 /* ---- All ---- */
 
+/* Promotes all requests with unclaimed bytes, in the order of their submission. */
+static void promote_all(struct nvs_aio *aio)
+{
+	for (int direction = NVS_READ; direction <= NVS_WRITE; direction++) {
+		struct transfer *next = TAILQ_FIRST(&aio->todo[TRANSFER_USUAL][direction]);
+
+		while (next) {
+			struct transfer *transfer = next;
+
+			next = TAILQ_NEXT(transfer, state.queued);
+			if (transfer->requests)
+				transfer_promote(aio, transfer);
+		}
+	}
+}
+
 int nvs_aio_wait_all(struct nvs_aio *aio, int timeout_ms, uint64_t *completed,
 		     struct nvs_error *error)
 {
@@ -297,7 +313,7 @@ int nvs_aio_wait_all(struct nvs_aio *aio, int timeout_ms, uint64_t *completed,
 		return error_set(error, -EINVAL, "the aio is NULL");
 	pthread_mutex_lock(&aio->lock);
 	if (deadline)
-		transfers_promote_requests(aio);
+		promote_all(aio);
 	while (requests->in_flight && !rc && !(overdue = requests_find_overdue(requests))) {
 		requests->awaiting_all++;
 		rc = cond_wait_until(&aio->done, &aio->lock, deadline);

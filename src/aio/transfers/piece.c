@@ -347,10 +347,3 @@ bool piece_finish(struct worker *worker, struct piece *piece)
 	give_bounce(worker, piece);
 	return true;
 }
-
-void piece_fail(struct worker *worker, struct piece *piece, int status)
-{
-	piece_check(worker, piece);
-	piece->status = ended_with(status);
-	give_bounce(worker, piece);
-}

@@ -114,21 +114,6 @@ void transfer_promote(struct nvs_aio *aio, struct transfer *transfer)
 		aio->awaited_reads += transfer_is_awaited_read(transfer);
 }
 
-void transfers_promote_requests(struct nvs_aio *aio)
-{
-	for (int direction = NVS_READ; direction <= NVS_WRITE; direction++) {
-		struct transfer *next = TAILQ_FIRST(&aio->todo[TRANSFER_USUAL][direction]);
-
-		while (next) {
-			struct transfer *transfer = next;
-
-			next = TAILQ_NEXT(transfer, state.queued);
-			if (transfer->requests)
-				transfer_promote(aio, transfer);
-		}
-	}
-}
-
 void aio_promote(struct nvs_aio *aio, struct transfer *transfer)
 {
 	pthread_mutex_lock(&aio->lock);

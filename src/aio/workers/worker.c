@@ -57,17 +57,16 @@ static void submit_batch(struct worker *worker)
 	now = taken ? clock_ns() : 0;
 	for (uint32_t i = 0; i < taken; i++)
 		worker->batch[i]->taken_ns = now;
-	/* The engine accepted none of the rest. -EAGAIN is retried, boundedly if nothing is in
-	 * flight; any other error fails them. */
+	/* The engine accepted none of the rest, which is their result; but -EAGAIN while others are
+	 * in flight is waited for. */
 	for (uint32_t i = taken; i < worker->nbatch; i++) {
 		struct piece *piece = worker->batch[i];
 
-		if (rc == -EAGAIN && (worker->submitted || ++piece->retries <= RETRIES_MAX)) {
+		piece->io.result = rc;
+		if ((rc == -EAGAIN && worker->submitted) || !piece_finish(worker, piece))
 			worker->batch[kept++] = piece;
-			continue;
-		}
-		piece_fail(worker, piece, rc);
-		worker->reaped[worker->nreaped++] = piece;
+		else
+			worker->reaped[worker->nreaped++] = piece;
 	}
 	worker->nbatch = kept;
 	worker_check(worker);
