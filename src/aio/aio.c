@@ -1,29 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Opening and closing an aio: its settings, the choice of the I/O engine, starting and stopping the
- * workers.
+ * workers. Their counters and latencies, added up.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "aio/internal.h"
 #include "aio/requests/requests.h"
 #include "base/clock.h"
+#include "base/struct_size.h"
 #include "base/threads/cancel.h"
 #include "base/threads/thread.h"
-
-/* The bounds of the keys that set them. */
-static void config_check(const struct aio_config *config)
-{
-	assert(config->block_size >= NVS_BLOCK_SIZE_MIN &&
-	       config->block_size <= NVS_BLOCK_SIZE_MAX);
-	assert(config->block_size % 512 == 0);
-	assert(config->queue_depth && config->queue_depth <= NVS_QUEUE_DEPTH_MAX);
-	assert(config->thread_count && config->thread_count <= NVS_THREAD_COUNT_MAX);
-	assert(config->io_timeout_ms <= NVS_IO_TIMEOUT_MS_MAX);
-	assert((unsigned)config->ioengine < NVS_IOENGINE_COUNT);
-}
 
 static struct nvs_aio *aio_new(const struct aio_config *config, const struct nvs_log *log)
 {
@@ -32,7 +22,9 @@ static struct nvs_aio *aio_new(const struct aio_config *config, const struct nvs
 	if (!aio)
 		return NULL;
 	aio->workers = calloc(config->thread_count, sizeof(*aio->workers));
-	if (!aio->workers || requests_open(&aio->requests, aio)) {
+	aio->requests = requests_open(aio);
+	if (!aio->workers || !aio->requests) {
+		requests_close(aio->requests);
 		free(aio->workers);
 		free(aio);
 		return NULL;
@@ -154,7 +146,7 @@ static int start_any(struct nvs_aio *aio, struct nvs_error *error)
 	int rc = 0;
 
 	for (int i = NVS_IOENGINE_AUTO + 1; i < NVS_IOENGINE_COUNT; i++) {
-		const struct engine_ops *ops = ioengine_ops((enum nvs_ioengine)i);
+		const struct engine_ops *ops = ioengines[i];
 
 		rc = start_workers(aio, ops, why, sizeof(why));
 		if (!rc) {
@@ -181,7 +173,14 @@ int aio_open_with(struct nvs_aio **out, const struct aio_config *config,
 	char why[256];
 	int rc;
 
-	config_check(config);
+	/* The bounds of the keys that set them. */
+	assert(config->block_size >= NVS_BLOCK_SIZE_MIN &&
+	       config->block_size <= NVS_BLOCK_SIZE_MAX);
+	assert(config->block_size % 512 == 0);
+	assert(config->queue_depth && config->queue_depth <= NVS_QUEUE_DEPTH_MAX);
+	assert(config->thread_count && config->thread_count <= NVS_THREAD_COUNT_MAX);
+	assert(config->io_timeout_ms <= NVS_IO_TIMEOUT_MS_MAX);
+	assert((unsigned)config->ioengine < NVS_IOENGINE_COUNT);
 	if (config->use_gds)
 		return error_about(error, -ENOTSUP, "use_gds", 0, 0,
 				   "use_gds is true, but this build only transfers between drives "
@@ -190,8 +189,7 @@ int aio_open_with(struct nvs_aio **out, const struct aio_config *config,
 	if (!aio)
 		return error_no_memory(error, "opening the I/O workers");
 	aio->options.arg = ops_arg;
-	if (!ops && config->ioengine != NVS_IOENGINE_AUTO)
-		ops = ioengine_ops(config->ioengine);
+	ops = ops ?: ioengines[config->ioengine];
 	rc = ops ? start_workers(aio, ops, why, sizeof(why)) : start_any(aio, error);
 	if (rc && ops)
 		rc = error_about(error, rc == -ENOMEM || rc == -EAGAIN ? rc : -ENOTSUP, "ioengine",
@@ -275,4 +273,138 @@ int nvs_aio_close(struct nvs_aio *aio)
 	memory->aio = NULL;
 	aio_free(aio);
 	return 0;
+}
+
+/* ---- Statistics ---- */
+
+static void add_counts(uint64_t *into, const uint64_t *seen, const uint64_t *at_reset)
+{
+	for (unsigned i = 0; i < NVS_DEPTHS; i++)
+		into[i] += seen[i] - at_reset[i];
+}
+
+static void explain_buffers(struct nvs_aio_stats *stats, int status)
+{
+	struct rlimit limit;
+	char text[32];
+
+	if (status == -ENOMEM && !getrlimit(RLIMIT_MEMLOCK, &limit) &&
+	    limit.rlim_cur != RLIM_INFINITY)
+		snprintf(stats->buffers_reason, sizeof(stats->buffers_reason),
+			 "registered memory counts towards the memlock limit of %s: raise it with "
+			 "ulimit -l",
+			 size_text(limit.rlim_cur, text));
+	else if (status == -EFAULT)
+		snprintf(stats->buffers_reason, sizeof(stats->buffers_reason),
+			 "memory is not mapped for reading and writing, or it is a shared mapping "
+			 "of a file");
+	else if (status)
+		snprintf(stats->buffers_reason, sizeof(stats->buffers_reason), "%s",
+			 nvs_strerror(status));
+}
+
+static void add_worker(struct nvs_aio_stats *stats, struct nvs_latency sums[2],
+		       struct worker *worker)
+{
+	pthread_mutex_lock(&worker->stats_lock);
+
+	const struct engine_facts *facts = &worker->tally_seen.facts;
+
+	stats->fixed_buffers = facts->fixed_buffers;
+	stats->fixed_files = facts->fixed_files;
+	explain_buffers(stats, facts->buffers_status);
+	stats->single_issuer = facts->single_issuer;
+	stats->defer_taskrun = facts->defer_taskrun;
+	stats->submit_calls += facts->submit_calls - worker->tally_at_reset.facts.submit_calls;
+	stats->reap_calls += facts->reap_calls - worker->tally_at_reset.facts.reap_calls;
+	stats->retries += worker->tally_seen.retries - worker->tally_at_reset.retries;
+	add_counts(stats->depth_ios, worker->tally_seen.depth_ios,
+		   worker->tally_at_reset.depth_ios);
+	add_counts(stats->submit_sizes, worker->tally_seen.submit_sizes,
+		   worker->tally_at_reset.submit_sizes);
+	add_counts(stats->reap_sizes, worker->tally_seen.reap_sizes,
+		   worker->tally_at_reset.reap_sizes);
+	assert(worker->inflight_max <= worker->aio->config.queue_depth);
+	assert(worker->bounced_bytes <= worker->bytes[NVS_READ] + worker->bytes[NVS_WRITE]);
+	if (worker->inflight_max > stats->inflight_max)
+		stats->inflight_max = worker->inflight_max;
+	stats->bounced_bytes += worker->bounced_bytes;
+	stats->bounce_bytes += bounce_bytes(&worker->bounce);
+	for (int i = 0; i < 2; i++) {
+		stats->io[i].bytes += worker->bytes[i];
+		stats->io[i].ios += worker->ios_done[i];
+		latency_merge_sums(&sums[i], &worker->latency[i][NVS_LAT]);
+	}
+	pthread_mutex_unlock(&worker->stats_lock);
+}
+
+int nvs_aio_get_stats(struct nvs_aio *aio, struct nvs_aio_stats *stats)
+{
+	struct nvs_aio_stats full;
+	struct nvs_latency sums[2];
+
+	if (!aio || !stats)
+		return -EINVAL;
+	full = (struct nvs_aio_stats){
+		.size = sizeof(full), .ioengine = aio->ops->name, .workers = aio->nworkers};
+	snprintf(full.ioengine_reason, sizeof(full.ioengine_reason), "%s", aio->engine_reason);
+	for (int i = 0; i < 2; i++)
+		latency_begin_sums(&sums[i]);
+	for (unsigned i = 0; i < aio->nworkers; i++)
+		add_worker(&full, sums, &aio->workers[i]);
+	for (int i = 0; i < 2; i++) {
+		struct nvs_io_stats *io = &full.io[i];
+
+		io->latency_min_ns = sums[i].min_ns;
+		io->latency_max_ns = sums[i].max_ns;
+		io->latency_mean_ns = nvs_latency_mean(&sums[i]);
+		io->latency_stddev_ns = nvs_latency_stddev(&sums[i]);
+	}
+	pthread_mutex_lock(&aio->lock);
+	workers_check(aio);
+	explain_buffers(&full, aio->buffers_status);
+	for (unsigned i = 0; i < aio->nregions; i++) {
+		region_check(aio, &aio->regions[i]);
+		if (aio->regions[i].registered == (aio->regions[i].only ? 1 : aio->nworkers))
+			full.registered_bytes += aio->regions[i].nbytes;
+	}
+	pthread_mutex_unlock(&aio->lock);
+	full.fixed_buffers &= full.registered_bytes > 0;
+	return struct_out(stats, &full, sizeof(full));
+}
+
+int nvs_aio_get_latency(struct nvs_aio *aio, enum nvs_direction direction,
+			enum nvs_latency_kind kind, struct nvs_latency *latency)
+{
+	struct nvs_latency full = {.size = sizeof(full)};
+
+	if (!aio || !latency || (unsigned)direction > NVS_WRITE ||
+	    (unsigned)kind >= NVS_LATENCY_KINDS)
+		return -EINVAL;
+	for (unsigned i = 0; i < aio->nworkers; i++) {
+		struct worker *worker = &aio->workers[i];
+
+		pthread_mutex_lock(&worker->stats_lock);
+		latency_merge(&full, &worker->latency[direction][kind]);
+		pthread_mutex_unlock(&worker->stats_lock);
+	}
+	return struct_out(latency, &full, sizeof(full));
+}
+
+void nvs_aio_reset_stats(struct nvs_aio *aio)
+{
+	if (!aio)
+		return;
+	for (unsigned i = 0; i < aio->nworkers; i++) {
+		struct worker *worker = &aio->workers[i];
+
+		pthread_mutex_lock(&worker->stats_lock);
+		memset(worker->latency, 0, sizeof(worker->latency));
+		memset(worker->bytes, 0, sizeof(worker->bytes));
+		memset(worker->ios_done, 0, sizeof(worker->ios_done));
+		worker->bounced_bytes = 0;
+		worker->inflight_max = 0;
+		worker->tally_at_reset = worker->tally_seen;
+		pthread_mutex_unlock(&worker->stats_lock);
+	}
 }

@@ -64,10 +64,9 @@ static void set_alignment(struct nvs_file *file)
 		const struct file_member *member = &file->members[i];
 
 		file->direct &= member->direct_fd >= 0;
-		if (member->dio.offset_align > file->offset_align)
-			file->offset_align = member->dio.offset_align;
-		if (member->dio.mem_align > file->mem_align)
-			file->mem_align = member->dio.mem_align;
+		file->offset_align = (uint32_t)max_u64(file->offset_align,
+						       member->dio.offset_align);
+		file->mem_align = (uint32_t)max_u64(file->mem_align, member->dio.mem_align);
 	}
 	if (!file->direct)
 		file->offset_align = file->mem_align = 1;
@@ -136,16 +135,11 @@ static int check_kind(int fd, const char *name, struct nvs_error *error)
 {
 	const char *made_up = NULL;
 	struct statfs fs;
-
-	/* Files that the kernel makes up when they are read: sizes and offsets mean nothing
-	 * there. */
-	if (!fstatfs(fd, &fs))
-		made_up = fs.f_type == PROC_SUPER_MAGIC ? "proc"
-			  : fs.f_type == SYSFS_MAGIC	? "sysfs"
-							: NULL;
-
 	struct stat st;
 
+	/* The kernel makes these up when they are read: sizes and offsets mean nothing there. */
+	if (!fstatfs(fd, &fs) && (fs.f_type == PROC_SUPER_MAGIC || fs.f_type == SYSFS_MAGIC))
+		made_up = fs.f_type == SYSFS_MAGIC ? "sysfs" : "proc";
 	if (fstat(fd, &st))
 		return error_set(error, -errno, "cannot look at %s: %s", name,
 				 nvs_strerror(-errno));
@@ -226,26 +220,6 @@ int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags, struct 
 	return open_member(aio, &member, flags, out, error);
 }
 
-/*
- * Opens a new description of the caller's file, without O_APPEND and O_DIRECT, which would change
- * the meaning of offsets or require alignment. Without permission to reopen the file, duplicates
- * the descriptor if it has neither flag. Returns a descriptor or a negative errno.
- */
-static int reopen(int fd, int oflags)
-{
-	char path[32];
-	int own;
-
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	own = open(path, (oflags & O_ACCMODE) | O_CLOEXEC);
-	if (own >= 0)
-		return own;
-	if (oflags & (O_APPEND | O_DIRECT))
-		return -errno;
-	own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-	return own < 0 ? -errno : own;
-}
-
 /* "descriptor 5 (/mnt/nvme/file)": the kernel's name of it, if /proc is mounted. */
 static void name_of(int fd, char *name, size_t nbytes)
 {
@@ -263,7 +237,7 @@ int nvs_file_from_fd(struct nvs_aio *aio, int fd, unsigned flags, struct nvs_fil
 		     struct nvs_error *error)
 {
 	HOLD_CANCEL;
-	char name[PATH_MAX + 32];
+	char name[PATH_MAX + 32], link[32];
 	struct file_member member = {.path = name, .direct_fd = -1};
 	int oflags = fcntl(fd, F_GETFL), rc = oflags < 0 ? -errno : 0;
 
@@ -286,10 +260,17 @@ int nvs_file_from_fd(struct nvs_aio *aio, int fd, unsigned flags, struct nvs_fil
 			       flags & NVS_FILE_WRITE ? " and writing" : "");
 	if (rc)
 		return rc;
-	member.fd = reopen(fd, oflags);
+	/*
+	 * A new description of the caller's file, without O_APPEND and O_DIRECT, which would change
+	 * the meaning of offsets or require alignment. Without permission to reopen the file, a
+	 * duplicate of a descriptor that has neither flag.
+	 */
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	member.fd = open(link, (oflags & O_ACCMODE) | O_CLOEXEC);
+	if (member.fd < 0 && !(oflags & (O_APPEND | O_DIRECT)))
+		member.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	if (member.fd < 0)
-		return error_set(error, member.fd, "cannot reopen %s: %s", name,
-				 nvs_strerror(member.fd));
+		return error_set(error, -errno, "cannot reopen %s: %s", name, nvs_strerror(-errno));
 	/* nvs_file_close() closes it, but not the caller's. */
 	assert(member.fd != fd && member.direct_fd < 0);
 	return open_member(aio, &member, flags, out, error);

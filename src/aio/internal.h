@@ -12,7 +12,7 @@
  *	workers: watch claim worker
  *	aio: registration file
  *	requests: calls
- *	aio: statistics aio
+ *	aio: aio
  */
 #ifndef AIO_INTERNAL_H
 #define AIO_INTERNAL_H
@@ -59,7 +59,7 @@ struct nvs_file {
 };
 
 /* Where a byte of the file lies: its member, and `nbytes` contiguous bytes from `offset`. */
-struct place {
+struct location {
 	const struct file_member *member;
 	uint64_t offset, nbytes;
 };
@@ -104,6 +104,11 @@ struct ring_buffer {
 	uint64_t generation; /* of the region */
 };
 
+/* Transfers that are about to complete, linked by state.next. */
+struct transfer_list {
+	struct transfer *head, **tail;
+};
+
 struct worker {
 	struct nvs_aio *aio;
 	pthread_t thread;
@@ -123,9 +128,11 @@ struct worker {
 	uint32_t submitted; /* I/Os in flight in the engine */
 	int reap_status;    /* of the last reap: 0 or the logged negative errno */
 	struct bounce bounce;
-	int turn;	      /* direction to claim the next awaited I/O from */
-	unsigned reads_ahead; /* I/Os of reads ahead claimed since the last write-back */
-	bool write_next;      /* an awaited I/O was claimed: a write-back's turn */
+	struct transfer_list completed; /* in this round */
+	uint64_t now_ns;		/* when it began; 0 without io_timeout_ms */
+	int turn;			/* direction to claim the next awaited I/O from */
+	unsigned reads_ahead;		/* I/Os of reads ahead claimed since the last write-back */
+	bool write_next;		/* an awaited I/O was claimed: a write-back's turn */
 	int files[ENGINE_FILES];
 	struct ring_buffer buffers[ENGINE_BUFFERS];
 	unsigned nbuffers; /* upper bound of the slots in use */
@@ -147,11 +154,6 @@ struct worker {
 
 /* Transfers with unclaimed bytes, first in, first out. */
 TAILQ_HEAD(transfer_queue, transfer);
-
-/* Transfers that are about to complete, linked by state.next. */
-struct transfer_list {
-	struct transfer *head, **tail;
-};
 
 struct region {
 	char *data;
@@ -214,7 +216,7 @@ void workers_check(const struct nvs_aio *aio);
 void region_check(const struct nvs_aio *aio, const struct region *region);
 
 /* ---- place.c ---- */
-struct place file_place(const struct nvs_file *file, uint64_t offset);
+struct location file_place(const struct nvs_file *file, uint64_t offset);
 /* Asserts what holds of a file from opening until closing: its members, alignments and units. */
 void file_check(const struct nvs_file *file);
 
@@ -243,8 +245,6 @@ void list_publish(struct nvs_aio *aio, struct transfer_list *completed);
 void list_deliver(struct transfer *list);
 /* aio_promote() under the lock. */
 void transfer_promote(struct nvs_aio *aio, struct transfer *transfer);
-/* Promotes all requests with unclaimed bytes, in the order of their submission. */
-void transfers_promote_requests(struct nvs_aio *aio);
 
 /* ---- piece.c ---- */
 /* Cuts the next piece off a transfer with unclaimed bytes; false if the bounce buffer is full. */
@@ -259,8 +259,6 @@ void piece_begin(struct piece *piece);
 bool piece_finish(struct worker *worker, struct piece *piece);
 /* Under the lock: the failure at the lowest offset so far is the transfer's status. */
 void piece_tell_transfer(const struct piece *piece);
-/* Fails an I/O that the engine refused. */
-void piece_fail(struct worker *worker, struct piece *piece, int status);
 int bounce_open(struct bounce *bounce, uint32_t queue_depth, unsigned nworkers);
 void bounce_close(struct bounce *bounce);
 /* Asserts that the free slots are slots. */
@@ -284,9 +282,9 @@ static inline uint32_t pieces_in_flight(const struct worker *worker)
  */
 void worker_check(const struct worker *worker);
 /* Under the lock: fills the queue with I/Os. */
-void worker_claim(struct worker *worker, uint64_t now, struct transfer_list *completed);
+void worker_claim(struct worker *worker);
 /* Under the lock: frees the pieces that have ended. */
-void worker_account(struct worker *worker, uint64_t now, struct transfer_list *completed);
+void worker_account(struct worker *worker);
 
 /* ---- worker.c ---- */
 /* The number of completions that a worker waits for with so many I/Os in flight, at least one;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where the bytes of a file lie, the errors of transfers that name such a place, and what holds of a
- * file while it is open, and of an aio's counts and tables under the lock.
+ * Where the bytes of a file lie, the errors of transfers that name such a place, and what holds of
+ * a file while it is open, and of an aio's counts and tables under the lock.
  */
 #include <inttypes.h>
 #include <limits.h>
@@ -9,13 +9,13 @@
 
 #include "aio/internal.h"
 
-struct place file_place(const struct nvs_file *file, uint64_t offset)
+struct location file_place(const struct nvs_file *file, uint64_t offset)
 {
 	assert(offset <= INT64_MAX);
 	if (file->nmembers == 1)
-		return (struct place){.member = &file->members[0],
-				      .offset = file->members[0].base + offset,
-				      .nbytes = UINT64_MAX};
+		return (struct location){.member = &file->members[0],
+					 .offset = file->members[0].base + offset,
+					 .nbytes = UINT64_MAX};
 
 	if (!file->stripe) {
 		const struct file_member *members = file->members;
@@ -31,20 +31,21 @@ struct place file_place(const struct nvs_file *file, uint64_t offset)
 				high = middle;
 		}
 		assert(members[low].first <= offset);
-		return (struct place){.member = &members[low],
-				      .offset = members[low].base + offset - members[low].first,
-				      .nbytes = high < file->nmembers ? members[high].first - offset
-								      : UINT64_MAX};
+		return (struct location){.member = &members[low],
+					 .offset = members[low].base + offset - members[low].first,
+					 .nbytes = high < file->nmembers
+							   ? members[high].first - offset
+							   : UINT64_MAX};
 	}
 
 	uint64_t stripe = offset / file->stripe;
 	uint64_t within = offset % file->stripe;
 	const struct file_member *member = &file->members[stripe % file->nmembers];
 
-	return (struct place){.member = member,
-			      .offset = member->base + stripe / file->nmembers * file->stripe +
-					within,
-			      .nbytes = file->stripe - within};
+	return (struct location){.member = member,
+				 .offset = member->base + stripe / file->nmembers * file->stripe +
+					   within,
+				 .nbytes = file->stripe - within};
 }
 
 unsigned file_member_at(const struct nvs_file *file, uint64_t offset)
@@ -64,16 +65,15 @@ int transfer_error(const struct transfer *transfer, const char *subject, struct 
 {
 	bool write = transfer->direction == NVS_WRITE;
 	const char *why = nvs_strerror(transfer->status), *advice = "";
-	struct place place;
+	const char *path = "a file closed since";
+	uint64_t offset = transfer->error_offset;
 
-	if (!transfer->file)
-		return error_cause(
-			error, NVS_CAUSE_IO, NULL,
-			error_about(error, transfer->status, subject, 0, transfer->error_offset,
-				    "%s at offset %" PRIu64 " of a file closed since failed: %s",
-				    write ? "writing" : "reading", transfer->error_offset,
-				    nvs_strerror(transfer->status)));
-	place = file_place(transfer->file, transfer->error_offset);
+	if (transfer->file) {
+		struct location place = file_place(transfer->file, offset);
+
+		path = place.member->path;
+		offset = place.offset;
+	}
 	if (transfer->status == -ENOSPC)
 		advice = ": make room on the drive";
 	else if (transfer->status == -EFBIG)
@@ -84,18 +84,17 @@ int transfer_error(const struct transfer *transfer, const char *subject, struct 
 		why = "it was replaced, written to or removed since it was opened: open it again";
 	else if (transfer->status == -ECANCELED)
 		advice = ": io_uring could not start a worker thread, see ulimit -u";
-	return error_cause(error, NVS_CAUSE_IO, place.member->path,
-			   error_about(error, transfer->status, subject, 0, place.offset,
+	return error_cause(error, NVS_CAUSE_IO, transfer->file ? path : NULL,
+			   error_about(error, transfer->status, subject, 0, offset,
 				       "%s%s%s %s at offset %" PRIu64 " failed: %s%s",
 				       subject ? subject : "", subject ? ": " : "",
-				       write ? "writing" : "reading", place.member->path,
-				       place.offset, why, advice));
+				       write ? "writing" : "reading", path, offset, why, advice));
 }
 
 int aio_overdue_error(const struct transfer *transfer, const char *subject, struct nvs_error *error)
 {
 	const struct nvs_aio *aio = transfer->file->aio;
-	struct place place = file_place(transfer->file, transfer->state.hangs_at), there = place;
+	struct location place = file_place(transfer->file, transfer->state.hangs_at), there = place;
 	bool waits = transfer->state.overdue && transfer->state.waits;
 	const struct piece *oldest = NULL;
 	char behind[PATH_MAX + 64] = "";

@@ -87,31 +87,28 @@ int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes)
 	return rc;
 }
 
-/* The longest registration that begins at `data`, so that what is left is within memory that some
- * caller still has registered; 0: there is none. */
-static uint64_t longest_registration(const struct nvs_aio *aio, const void *data)
-{
-	uint64_t registration = 0;
-	const char *end = data;
-
-	for (unsigned i = 0; i < aio->nregions; i++) {
-		const struct region *region = &aio->regions[i];
-
-		if (region->owner != data || region->only || region->data + region->nbytes <= end)
-			continue;
-		end = region->data + region->nbytes;
-		registration = region->registration;
-	}
-	return registration;
-}
-
+/*
+ * Ends the longest registration that begins at `data`, so that what is left is within memory that
+ * some caller still has registered; or all of them.
+ */
 static void end_registrations(struct nvs_aio *aio, const void *data, bool all)
 {
 	uint64_t registration;
 
 	pthread_mutex_lock(&aio->lock);
 	do {
-		registration = longest_registration(aio, data);
+		const char *end = data;
+
+		registration = 0;
+		for (unsigned i = 0; i < aio->nregions; i++) {
+			const struct region *region = &aio->regions[i];
+
+			if (region->owner != data || region->only ||
+			    region->data + region->nbytes <= end)
+				continue;
+			end = region->data + region->nbytes;
+			registration = region->registration;
+		}
 		if (registration)
 			registration_end(aio, registration);
 	} while (registration && all);

@@ -58,8 +58,8 @@ struct store {
 	bool damaged;			 /* a copy of a label must be written anew */
 	bool unsettled;			 /* the drive may name either of two manifests */
 
-	/* Of the thread that opens, counts or closes: the write budget in bytes, 0: none; and whether
-	 * a message about it was logged. */
+	/* Of the thread that opens, counts or closes: the write budget in bytes, 0: none; and
+	 * whether a message about it was logged. */
 	uint64_t budget;
 	bool budget_warned, budget_failed;
 };

@@ -50,8 +50,8 @@ void slots_check(const struct slots *slots);
 int slots_read(struct slots *slots, const struct member *first, bool rollback,
 	       struct manifest *manifest, const struct nvs_log *log, struct nvs_error *error);
 /*
- * slots_write writes both copies of the turn that is not current, and makes them durable; slots_turn
- * makes it current, once a label names it.
+ * slots_write writes both copies of the turn that is not current and makes them durable;
+ * slots_turn makes it current, once a label names it.
  */
 int slots_write(struct slots *slots, const uint8_t *bytes, uint64_t nbytes,
 		struct nvs_error *error);

@@ -6,19 +6,13 @@
 #ifndef TESTS_AIO_AIO_FIXTURE_H
 #define TESTS_AIO_AIO_FIXTURE_H
 
-#include <errno.h>
 #include <poll.h>
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "aio/aio.h"
 #include "base/clock.h"
-#include "config/config.h"
 #include "support/fake/fake_engine.h"
 #include "support/submit.h"
 #include "support/support.h"
-#include "support/tests.h"
 
 #define AWAIT_MS  20000
 #define AGES_MS	  1000000 /* a limit that passes only for aio_look_for_overdue() and aio_watch() */

@@ -4,27 +4,15 @@
  * each kind of file system; the choice of the engine where some are blocked; files and their
  * errors. See test_aio_submit.c for what reaches an engine.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <pthread.h>
 #include <semaphore.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
-#include <unistd.h>
 
-#include "aio/aio.h"
 #include "aio/internal.h"
-#include "config/config.h"
 #include "support/fake/fake_engine.h"
 #include "support/inject.h"
 #include "support/submit.h"
 #include "support/support.h"
-#include "support/tests.h"
 
 #define KIB  1024u
 #define MIB  (1024u * KIB)
@@ -135,26 +123,24 @@ struct one {
 static uint64_t random_length(struct image *image)
 {
 	const uint64_t block = image->block;
-	const uint64_t lengths[] = {
-		0,
-		1,
-		511,
-		512,
-		513,
-		4095,
-		4096,
-		4097,
-		block - 1,
-		block,
-		block + 1,
-		2 * block + 512,
-		3 * block,
-		12345,
-		70001,
-		block + 513,
-		3 * block + 4097,
-		8 * PAGE,
-	};
+	const uint64_t lengths[] = {0,
+				    1,
+				    511,
+				    512,
+				    513,
+				    4095,
+				    4096,
+				    4097,
+				    block - 1,
+				    block,
+				    block + 1,
+				    2 * block + 512,
+				    3 * block,
+				    12345,
+				    70001,
+				    block + 513,
+				    3 * block + 4097,
+				    8 * PAGE};
 
 	return lengths[random_below(&image->random, COUNT(lengths))];
 }
@@ -368,67 +354,41 @@ struct neighbours {
 struct neighbour {
 	struct neighbours *all;
 	unsigned index;
-	char wrong[128];
+	pthread_t thread;
 };
 
-static int move_ranges(struct neighbour *me, enum nvs_direction direction, char *bytes)
+static void move_ranges(const struct neighbour *me, enum nvs_direction direction, char *bytes)
 {
-	struct neighbours *all = me->all;
 	struct transfer transfers[RANGES], *list[RANGES];
-	struct nvs_error own = {.size = sizeof(own)};
-	int rc;
 
 	for (unsigned i = 0; i < RANGES; i++) {
-		uint64_t from = all->begin[i * NEIGHBOURS + me->index];
-		uint64_t to = all->begin[i * NEIGHBOURS + me->index + 1];
+		const uint64_t *range = &me->all->begin[i * NEIGHBOURS + me->index];
 
 		transfers[i] = (struct transfer){.file = file,
 						 .direction = direction,
-						 .data = bytes + from,
-						 .nbytes = to - from,
-						 .offset = from};
+						 .data = bytes + range[0],
+						 .nbytes = range[1] - range[0],
+						 .offset = range[0]};
 		list[i] = &transfers[i];
 	}
-	rc = submit_all(aio, list, RANGES, &own);
-	if (!rc)
-		rc = await_all(aio, list, RANGES, -1, &own);
-	if (rc)
-		snprintf(me->wrong, sizeof(me->wrong), "%.120s", own.text);
-	return rc;
-}
-
-static bool same_ranges(struct neighbour *me, const char *back)
-{
-	for (unsigned i = 0; i < RANGES; i++) {
-		uint64_t from = me->all->begin[i * NEIGHBOURS + me->index];
-		uint64_t to = me->all->begin[i * NEIGHBOURS + me->index + 1];
-
-		if (!memcmp(back + from, me->all->bytes + from, to - from))
-			continue;
-		snprintf(me->wrong, sizeof(me->wrong), "bytes %" PRIu64 " to %" PRIu64 " differ",
-			 from, to);
-		return false;
-	}
-	return true;
+	MUST(!submit_all(aio, list, RANGES, NULL) && !await_all(aio, list, RANGES, -1, NULL));
 }
 
 static void *write_and_read_own(void *arg)
 {
-	struct neighbour *me = arg;
-	struct neighbours *all = me->all;
+	const struct neighbour *me = arg;
+	char *bytes = me->all->bytes, *back = malloc(me->all->begin[NEIGHBOURS * RANGES]);
+	const uint64_t *range = &me->all->begin[me->index];
 	uint64_t random = me->index;
-	char *back = malloc(all->begin[NEIGHBOURS * RANGES]);
 
-	for (unsigned round = 0; round < ROUNDS && back; round++) {
-		for (unsigned i = 0; i < RANGES; i++) {
-			uint64_t from = all->begin[i * NEIGHBOURS + me->index];
-
-			random_fill(&random, all->bytes + from,
-				    all->begin[i * NEIGHBOURS + me->index + 1] - from);
-		}
-		if (move_ranges(me, NVS_WRITE, all->bytes) || move_ranges(me, NVS_READ, back) ||
-		    !same_ranges(me, back))
-			break;
+	MUST(back);
+	for (unsigned round = 0; round < ROUNDS; round++) {
+		for (unsigned i = 0; i < RANGES * NEIGHBOURS; i += NEIGHBOURS)
+			random_fill(&random, bytes + range[i], range[i + 1] - range[i]);
+		move_ranges(me, NVS_WRITE, bytes);
+		move_ranges(me, NVS_READ, back);
+		for (unsigned i = 0; i < RANGES * NEIGHBOURS; i += NEIGHBOURS)
+			MUST(!memcmp(back + range[i], bytes + range[i], range[i + 1] - range[i]));
 	}
 	free(back);
 	return NULL;
@@ -437,18 +397,15 @@ static void *write_and_read_own(void *arg)
 static void run_neighbours(struct neighbours *all)
 {
 	struct neighbour neighbours[NEIGHBOURS];
-	pthread_t threads[NEIGHBOURS];
 
 	for (unsigned i = 0; i < NEIGHBOURS; i++) {
 		neighbours[i] = (struct neighbour){.all = all, .index = i};
-		assert_int_equal(
-			pthread_create(&threads[i], NULL, write_and_read_own, &neighbours[i]), 0);
+		assert_int_equal(pthread_create(&neighbours[i].thread, NULL, write_and_read_own,
+						&neighbours[i]),
+				 0);
 	}
 	for (unsigned i = 0; i < NEIGHBOURS; i++)
-		pthread_join(threads[i], NULL);
-	for (unsigned i = 0; i < NEIGHBOURS; i++)
-		if (neighbours[i].wrong[0])
-			fail_msg("neighbour %u: %s", i, neighbours[i].wrong);
+		pthread_join(neighbours[i].thread, NULL);
 }
 
 static void neighbours_keep_their_bytes(const char *path, bool device)
@@ -928,11 +885,18 @@ TEST(io_uring_works_without_each_of_its_abilities_and_says_so)
 {
 	const char *path = path_in(temp_directory(), "data");
 	struct nvs_aio_stats all = {.size = sizeof(all)};
+	unsigned major = 0, minor = 0;
+	struct utsname kernel;
 
 	need_io_uring();
 	if (memlock_limit() < LOCKED_BY_RINGS)
 		SKIP("the memlock limit is too low to register memory again and again");
 	all = stats_without(0, path);
+	/* It has all that the kernel has. */
+	if (!uname(&kernel) && sscanf(kernel.release, "%u.%u", &major, &minor) == 2 &&
+	    (major > 6 || (major == 6 && minor >= 1)))
+		assert_true(all.fixed_buffers && all.fixed_files && all.single_issuer &&
+			    all.defer_taskrun);
 	for (uint32_t without = 1; without < 16; without++) {
 		struct nvs_aio_stats stats = stats_without(without, path);
 		/* The kernel refuses deferred task running without a single issuer. */
@@ -946,25 +910,6 @@ TEST(io_uring_works_without_each_of_its_abilities_and_says_so)
 		assert_int_equal(stats.single_issuer, all.single_issuer && single);
 		assert_int_equal(stats.defer_taskrun, all.defer_taskrun && single && defer);
 	}
-}
-
-TEST(io_uring_has_all_that_the_kernel_has)
-{
-	const char *path = path_in(temp_directory(), "data");
-	struct nvs_aio_stats stats = {.size = sizeof(stats)};
-	unsigned major = 0, minor = 0;
-	struct utsname kernel;
-
-	need_io_uring();
-	if (memlock_limit() < LOCKED_BY_RINGS)
-		SKIP("the memlock limit is too low to register memory again and again");
-	assert_int_equal(uname(&kernel), 0);
-	if (sscanf(kernel.release, "%u.%u", &major, &minor) != 2 || major < 6 ||
-	    (major == 6 && minor < 1))
-		SKIP("kernel %s is older than 6.1", kernel.release);
-	stats = stats_without(0, path);
-	assert_true(stats.fixed_buffers && stats.fixed_files);
-	assert_true(stats.single_issuer && stats.defer_taskrun);
 }
 
 /* ---- Waking an engine ---- */
@@ -1046,15 +991,41 @@ static void end_waits(unsigned min, bool any)
 	}
 }
 
-TEST(a_wake_ends_the_wait_for_one_io_or_the_next)
+TEST(a_wake_ends_the_wait_for_one_io_or_the_next_and_a_wake_of_any_those_for_several)
 {
 	end_waits(1, false);
-}
-
-TEST(a_wake_of_any_ends_any_wait_or_the_next)
-{
 	for (unsigned min = 1; min <= 4; min++)
 		end_waits(min, true);
+}
+
+/* ---- What an engine leaves, and takes ---- */
+
+TEST(trying_an_engine_leaves_nothing_open)
+{
+	char reason[192];
+
+	for (size_t i = 0; i < COUNT(engines); i++) {
+		struct inject_held before = inject_held(), after;
+
+		(void)ioengine_try(engines[i], reason, sizeof(reason));
+		after = inject_held();
+		assert_int_equal(after.files, before.files);
+		assert_int_equal(after.blocks, before.blocks);
+	}
+}
+
+/* With 32 workers, a thread for each I/O would take all that pid_max of a small machine allows. */
+TEST(a_deep_queue_of_the_posix_engine_has_256_threads)
+{
+	const struct engine_options options = {.depth = NVS_QUEUE_DEPTH_MAX, .wait_max = 1};
+	unsigned before = entries_of("/proc/self/task");
+	struct engine_facts facts = {0};
+	char reason[192];
+	void *queue;
+
+	assert_int_equal(engine_posix.open(&queue, &options, &facts, reason, sizeof(reason)), 0);
+	assert_int_equal(entries_of("/proc/self/task"), before + 256);
+	engine_posix.close(queue);
 }
 
 TEST(memory_that_cannot_be_written_is_not_registered)
@@ -1142,7 +1113,7 @@ static void open_member(struct file_member *member, const char *path)
 /* Padding behind the end is zeros, never old contents of the bounce buffer. */
 static void check_padding(char *data, uint64_t nbytes, uint64_t offset)
 {
-	struct place end = file_place(file, offset + nbytes);
+	struct location end = file_place(file, offset + nbytes);
 	uint64_t padding = (file->write_unit - end.offset % file->write_unit) % file->write_unit;
 	char behind[PAGE];
 

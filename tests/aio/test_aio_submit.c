@@ -5,29 +5,18 @@
  * promises that hold on every engine, it sits between the workers and each real engine.
  */
 #include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
 #include <libaio.h>
 #include <liburing.h>
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "aio/internal.h"
 #include "aio/requests/requests.h"
 #include "base/clock.h"
-#include "config/config.h"
 #include "support/fake/fake_engine.h"
 #include "support/inject.h"
 #include "support/submit.h"
 #include "support/support.h"
-#include "support/tests.h"
-#include "topo/topo.h"
 
 #define FILE_BYTES (4u << 20)
 #define DATA_BYTES FILE_BYTES
@@ -336,6 +325,7 @@ static void fill_queues(void)
 					       (uint64_t)PAGE * depth * workers * 3, 0);
 	unsigned of_queue[FAKE_QUEUES_MAX] = {0};
 
+	assert_int_equal(workers, rig->options->thread_count ?: 1);
 	fake_hold(&rig->fake);
 	start(&transfer);
 	assert_true(fake_await_ios(&rig->fake, (uint64_t)depth * workers));
@@ -358,17 +348,8 @@ TEST(queue_depth_bounds_the_ios_in_flight)
 
 	for (size_t i = 0; i < COUNT(depths); i++)
 		on_each_engine(OPTIONS(.queue_depth = depths[i]), fill_queues);
-}
-
-static void fill_queues_of_five(void)
-{
-	assert_int_equal(stats_of().workers, 5);
-	fill_queues();
-}
-
-TEST(one_long_transfer_is_spread_over_all_workers)
-{
-	on_each_engine(OPTIONS(.thread_count = 5, .queue_depth = 4), fill_queues_of_five);
+	/* One long transfer is spread over all workers. */
+	on_each_engine(OPTIONS(.thread_count = 5, .queue_depth = 4), fill_queues);
 }
 
 /* ---- I/Os for each system call: these functions shadow the libraries' ---- */
@@ -540,17 +521,6 @@ TEST(writes_have_every_fourth_io_while_reads_are_queued)
 	assert_int_equal(rig->fake.nios, 32);
 	for (unsigned i = 0; i < 32; i++)
 		assert_int_equal(rig->fake.ios[i].write, i % 4 == 3 || i > 20);
-}
-
-TEST(the_rest_of_a_partly_taken_batch_is_submitted)
-{
-	rig_open(NULL, OPTIONS());
-	fake_take(&rig->fake, 3);
-	DO(move(NVS_WRITE, rig->data + PAGE, 32 * PAGE, 0));
-	assert_int_equal(rig->fake.nios, 32);
-	assert_int_equal(rig->fake.batches[0].n, 3);
-	assert_int_equal(rig->fake.batches[2].n, 2);
-	assert_file_holds(rig->data + PAGE, 32 * PAGE, 0);
 }
 
 /* ---- Registered memory and files ---- */
@@ -806,38 +776,6 @@ TEST(a_retried_io_names_no_slot_reused_for_other_memory)
 	retry_beside_another_region(rig->data + 8 * PAGE, 8 * PAGE, 2 * PAGE);
 	/* The same address, registered again with another length. */
 	retry_beside_another_region(rig->data, 4 * PAGE, -EAGAIN);
-}
-
-/* Each I/O uses memory that another thread repeatedly registers and unregisters. */
-static void *register_often(void *arg)
-{
-	struct registration *one = arg;
-
-	for (unsigned i = 0; i < 500 && !one->rc; i++) {
-		one->rc = nvs_aio_register_memory(one->aio, one->data + (i % 3) * 8 * PAGE,
-						  (1 + i % 7) * PAGE);
-		nvs_aio_unregister_memory(one->aio, one->data + (i % 3) * 8 * PAGE);
-	}
-	__atomic_store_n(&one->add, false, __ATOMIC_RELEASE);
-	return NULL;
-}
-
-TEST(ios_name_only_slots_with_their_memory_while_others_register)
-{
-	struct registration change = {.add = true};
-	pthread_t thread;
-
-	rig_open(NULL, OPTIONS(.block_size = 2 * PAGE, .thread_count = 2));
-	rig->fake.dry = true;
-	change.aio = rig->aio;
-	change.data = rig->data;
-	assert_int_equal(pthread_create(&thread, NULL, register_often, &change), 0);
-	while (__atomic_load_n(&change.add, __ATOMIC_ACQUIRE)) {
-		fake_forget(&rig->fake);
-		DO(move(NVS_WRITE, rig->data, 24 * PAGE, 0));
-	}
-	pthread_join(thread, NULL);
-	assert_int_equal(change.rc, 0);
 }
 
 TEST(files_beyond_the_table_work_without_a_slot)
@@ -1279,73 +1217,11 @@ TEST(closing_waits_for_ios_in_flight)
 
 /* ---- Many threads ---- */
 
-#define THREADS	     8
-#define THREAD_BYTES (64u * 1024)
-
+#define THREADS	       8
 #define ENOUGH_MEMLOCK (64ull << 20)
-
-struct own {
-	unsigned index;
-	bool wrong;
-};
-
-static void *move_own(void *arg)
-{
-	struct own *own = arg;
-	uint64_t random = own->index, base = (uint64_t)own->index * THREAD_BYTES;
-	char *data = rig->data + base, *back = malloc(THREAD_BYTES);
-	struct transfer transfers[4], *all[4];
-
-	for (unsigned round = 0; round < 40 && back; round++) {
-		unsigned n = round ? 1 + (unsigned)random_below(&random, 4) : 4;
-		enum nvs_direction direction = round % 2 ? NVS_READ : NVS_WRITE;
-
-		for (unsigned i = 0; i < n; i++) {
-			uint64_t at = (uint64_t)i * THREAD_BYTES / 4;
-
-			transfers[i] = transfer_of(direction, (direction ? data : back) + at,
-						   THREAD_BYTES / 4, base + at);
-			all[i] = &transfers[i];
-		}
-		own->wrong |= submit_all(rig->aio, all, n, NULL) != 0;
-		for (unsigned i = 0; i < n; i += 2)
-			own->wrong |= await_all(rig->aio, all + i, n - i < 2 ? n - i : 2, -1,
-						NULL) != 0;
-		if (direction == NVS_READ)
-			own->wrong |= memcmp(back, data, n * (size_t)THREAD_BYTES / 4) != 0;
-	}
-	free(back);
-	return NULL;
-}
-
-static void run_threads(void *(*run)(void *own))
-{
-	pthread_t threads[THREADS];
-	struct own own[THREADS];
-
-	for (unsigned i = 0; i < THREADS; i++) {
-		own[i] = (struct own){.index = i};
-		assert_int_equal(pthread_create(&threads[i], NULL, run, &own[i]), 0);
-	}
-	for (unsigned i = 0; i < THREADS; i++)
-		pthread_join(threads[i], NULL);
-	for (unsigned i = 0; i < THREADS; i++)
-		assert_false(own[i].wrong);
-}
-
-static void threads_move_their_own(void)
-{
-	run_threads(move_own);
-}
-
-TEST(threads_submit_and_wait_at_once)
-{
-	on_each_engine(OPTIONS(.thread_count = 3), threads_move_their_own);
-}
 
 static void *register_and_open(void *arg)
 {
-	struct own *own = arg;
 	char *data = map_pages(16 * PAGE, PROT_READ | PROT_WRITE);
 
 	for (unsigned round = 0; round < 20; round++) {
@@ -1354,26 +1230,28 @@ static void *register_and_open(void *arg)
 		int rc = nvs_aio_register_memory(rig->aio, data, 16 * PAGE);
 
 		/* A low limit is shared with the user's other processes. */
-		own->wrong |= rc && (rc != -ENOMEM || memlock_limit() >= ENOUGH_MEMLOCK);
-		if (nvs_file_open(rig->aio, path, 0, &file, NULL)) {
-			own->wrong = true;
-			break;
-		}
+		MUST(!rc || (rc == -ENOMEM && memlock_limit() < ENOUGH_MEMLOCK));
+		MUST(!nvs_file_open(rig->aio, path, 0, &file, NULL));
 		transfer = (struct transfer){.file = file, .data = data, .nbytes = 16 * PAGE};
-		own->wrong |= submit_all(rig->aio, &one, 1, NULL) != 0;
-		own->wrong |= await_all(rig->aio, &one, 1, -1, NULL) != 0;
-		own->wrong |= memcmp(data, rig->data, 16 * PAGE) != 0;
+		MUST(!submit_all(rig->aio, &one, 1, NULL));
+		MUST(!await_all(rig->aio, &one, 1, -1, NULL));
+		MUST(!memcmp(data, rig->data, 16 * PAGE));
 		nvs_file_close(file);
 		nvs_aio_unregister_memory(rig->aio, data);
 	}
 	munmap(data, 16 * PAGE);
-	return NULL;
+	return arg;
 }
 
 static void threads_register_and_open(void)
 {
+	pthread_t threads[THREADS];
+
 	DO(move(NVS_WRITE, rig->data, 16 * PAGE, 0));
-	run_threads(register_and_open);
+	for (unsigned i = 0; i < THREADS; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, register_and_open, NULL), 0);
+	for (unsigned i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
 }
 
 /* Slots are reused constantly; no I/O may use a slot's previous region or file. */
@@ -1459,7 +1337,7 @@ TEST(depths_and_sizes_are_counted_in_fios_groups)
 	assert_int_equal(sum_of_counts(stats.reap_sizes), stats.reap_calls);
 }
 
-TEST(a_partly_taken_batch_is_counted_by_the_call)
+TEST(the_rest_of_a_partly_taken_batch_is_submitted_and_counted_by_the_call)
 {
 	static const uint64_t depth_ios[NVS_DEPTHS] = {0, 3, 3, 2};
 	static const uint64_t sizes[NVS_DEPTHS] = {RETRIES_MAX, 3};
@@ -1472,6 +1350,7 @@ TEST(a_partly_taken_batch_is_counted_by_the_call)
 	stats = stats_of();
 	assert_counts(stats.depth_ios, depth_ios);
 	assert_counts(stats.submit_sizes, sizes);
+	assert_file_holds(rig->data, 8 * PAGE, 0);
 }
 
 TEST(statistics_add_up_and_can_be_reset)

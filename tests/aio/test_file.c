@@ -1,20 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files for transfers: paths, descriptors of the caller, and refused arguments. */
-#include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "aio/aio.h"
-#include "config/config.h"
-#include "nvswap.h"
 #include "support/support.h"
-#include "support/tests.h"
 
 static const char text[] = "written at an offset";
 

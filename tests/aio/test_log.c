@@ -3,8 +3,6 @@
  * A log function that blocks delays nothing but other messages and the closing of what the messages
  * are about.
  */
-#include <pthread.h>
-
 #include "aio/aio_fixture.h"
 #include "aio/internal.h"
 
@@ -17,15 +15,19 @@ static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	unsigned messages;
-	bool blocks, returned;
+	bool blocks, calls, returned;
 } heard = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 static void block(void *arg, enum nvs_log_level level, const char *text)
 {
-	(void)arg;
+	struct nvs_aio_stats stats = {.size = sizeof(stats)};
 
+	(void)arg;
 	(void)level;
 	(void)text;
+	/* Deadlocks if the library logs with the aio's lock held. */
+	if (heard.calls)
+		nvs_aio_get_stats(rig->aio, &stats);
 	pthread_mutex_lock(&heard.lock);
 	heard.messages++;
 	pthread_cond_broadcast(&heard.changed);
@@ -35,16 +37,16 @@ static void block(void *arg, enum nvs_log_level level, const char *text)
 	pthread_mutex_unlock(&heard.lock);
 }
 
-static void await_message(void)
+static void await_messages(unsigned n)
 {
 	uint64_t deadline = deadline_ns(AWAIT_MS);
 	int rc = 0;
 
 	pthread_mutex_lock(&heard.lock);
-	while (!heard.messages && !rc)
+	while (heard.messages < n && !rc)
 		rc = cond_wait_until(&heard.changed, &heard.lock, deadline);
 	pthread_mutex_unlock(&heard.lock);
-	assert_int_equal(rc, 0);
+	assert_int_equal(heard.messages, n);
 }
 
 static void *unblock(void *arg)
@@ -62,7 +64,7 @@ static void rig_open(const struct engine_ops *ops, uint32_t io_timeout_ms)
 {
 	heard.messages = 0;
 	heard.blocks = true;
-	heard.returned = false;
+	heard.returned = heard.calls = false;
 	RIG(.part = 4096, .depth = 2, .io_timeout_ms = io_timeout_ms, .log = {block, NULL},
 	    .ops = ops, .buffered = true);
 	requests[0] = start(0);
@@ -87,7 +89,7 @@ AFTER_SUCCESS(rig_close)
 static void rig_open_blocked(void)
 {
 	rig_open(NULL, LIMIT_MS);
-	await_message();
+	await_messages(1);
 }
 
 TEST(a_read_completes_and_its_file_closes_while_the_log_function_blocks)
@@ -131,6 +133,21 @@ TEST(an_aio_is_closed_when_the_log_function_has_returned)
 	pthread_join(thread, NULL);
 }
 
+TEST(the_log_may_call_the_aio)
+{
+	rig_open(NULL, AGES_MS);
+	heard.blocks = false;
+	heard.calls = true;
+	requests[1] = start(1);
+	assert_true(fake_await_ios(&rig->fake, 2));
+	aio_look_for_overdue(rig->aio, clock_ns() + AGES_NS);
+	await_messages(2);
+	fake_release(&rig->fake, FAKE_ALL);
+	await_messages(4);
+	await(0);
+	await(1);
+}
+
 /* The fake engine, except that its first call to reap fails. */
 static struct engine_ops fails_to_reap;
 static unsigned failures;
@@ -145,7 +162,7 @@ TEST(a_worker_goes_on_while_the_log_function_blocks)
 	fails_to_reap = engine_fake;
 	fails_to_reap.reap = fail_first;
 	rig_open(&fails_to_reap, 0);
-	await_message();
+	await_messages(1);
 	fake_release(&rig->fake, FAKE_ALL);
 	await(0);
 	unblock(NULL);

@@ -3,7 +3,6 @@
  * Requests, and files of failed ones, that one thread waits for while another takes or closes them.
  * Threads take turns, in an order of each seed; under ThreadSanitizer they run at once.
  */
-#include <pthread.h>
 #include <stdatomic.h>
 
 #include "aio/aio_fixture.h"

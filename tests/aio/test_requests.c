@@ -3,8 +3,6 @@
  * Requests: submitting described transfers; waiting for several, any or all; taking completed
  * requests; every misuse. The fake engine holds and fails I/Os.
  */
-#include <pthread.h>
-
 #include "aio/aio_fixture.h"
 #include "aio/internal.h"
 #include "aio/requests/requests.h"
@@ -94,19 +92,6 @@ TEST(waiting_for_all_closes_only_requests_without_an_array)
 	assert_int_equal(nvs_request_close(request), 0);
 }
 
-TEST(an_eventfd_is_readable_for_what_completed_before)
-{
-	struct nvs_request *request;
-
-	rig_open();
-	request = start(0);
-	await_completion(request);
-	assert_true(readable(nvs_aio_eventfd(rig->aio)));
-	assert_int_equal(nvs_aio_take(rig->aio, &request, 1), 1);
-	assert_false(readable(nvs_aio_eventfd(rig->aio)));
-	assert_int_equal(nvs_request_close(request), 0);
-}
-
 TEST(with_n_of_0_arrays_may_be_null)
 {
 	size_t index = 7;
@@ -121,35 +106,27 @@ TEST(with_n_of_0_arrays_may_be_null)
 
 TEST(an_invalid_transfer_submits_nothing)
 {
-	struct nvs_transfer good, transfers[2];
-	struct aio_config config = {
-		.block_size = PAGE, .queue_depth = 1, .thread_count = 1, .overlap_events = true};
-	struct nvs_request *requests[2];
+	struct nvs_transfer good, bad[9], transfers[2];
+	struct nvs_request *requests[2] = {(struct nvs_request *)rig, NULL};
 	struct nvs_file *reading;
 	struct nvs_aio *other;
 
 	rig_open();
 	good = page_at(0);
-	for (unsigned i = 0; i < 9; i++) {
-		transfers[0] = transfers[1] = good;
-		if (i == 0)
-			transfers[1].file = NULL;
-		else if (i == 1)
-			transfers[1].data = NULL;
-		else if (i == 2)
-			transfers[1].direction = (enum nvs_direction)2;
-		else if (i == 3)
-			transfers[1].offset = UINT64_MAX;
-		else if (i == 4)
-			transfers[1].size = 0;
-		else if (i == 5)
-			transfers[0].size = transfers[1].size = 8;
-		else if (i == 6)
-			transfers[1].size += 8;
-		else if (i == 7)
-			transfers[1].offset = INT64_MAX - PAGE + 1;
-		else
-			transfers[1].nbytes = UINT64_MAX;
+	for (unsigned i = 0; i < COUNT(bad); i++)
+		bad[i] = good;
+	bad[0].file = NULL;
+	bad[1].data = NULL;
+	bad[2].direction = (enum nvs_direction)2;
+	bad[3].offset = UINT64_MAX;
+	bad[4].size = 0;
+	bad[5].size = 8;
+	bad[6].size += 8;
+	bad[7].offset = INT64_MAX - PAGE + 1;
+	bad[8].nbytes = UINT64_MAX;
+	for (unsigned i = 0; i < COUNT(bad); i++) {
+		transfers[0] = i == 5 ? bad[5] : good;
+		transfers[1] = bad[i];
 		assert_int_equal(nvs_aio_submit(rig->aio, transfers, 2, requests, &rig->error),
 				 -EINVAL);
 		assert_true(rig->error.text[0]);
@@ -161,29 +138,17 @@ TEST(an_invalid_transfer_submits_nothing)
 	assert_int_equal(nvs_aio_submit(rig->aio, transfers, 2, requests, &rig->error), -EINVAL);
 	assert_says(rig->error.text, "NVS_FILE_WRITE");
 	nvs_file_close(reading);
-	DO(aio_open_with(&other, &config, NULL, NULL, NULL, &rig->error));
+	DO(aio_open_with(&other, FAKE_CONFIG(.block_size = PAGE, .queue_depth = 1), NULL, NULL,
+			 NULL, &rig->error));
 	assert_int_equal(nvs_aio_submit(other, &good, 1, requests, &rig->error), -EINVAL);
 	assert_says(rig->error.text, "another aio");
 	assert_says(rig->error.text, rig->file->members[0].path);
 	nvs_aio_close(other);
+	/* No request is left to the caller. */
+	assert_int_equal(nvs_aio_pread(rig->aio, NULL, rig->data, 1, 0, &requests[0], NULL),
+			 -EINVAL);
+	assert_null(requests[0]);
 	assert_int_equal(rig->fake.nios, 0);
-}
-
-TEST(a_transfer_that_is_refused_leaves_no_request)
-{
-	struct nvs_request *request;
-
-	rig_open();
-	request = start(0);
-	await_one(request);
-	assert_int_equal(nvs_request_close(request), 0);
-	assert_int_equal(nvs_aio_pread(rig->aio, NULL, rig->data, 1, 0, &request, NULL), -EINVAL);
-	assert_null(request);
-	request = start(0);
-	await_one(request);
-	assert_int_equal(nvs_request_close(request), 0);
-	assert_int_equal(nvs_aio_pwrite(rig->aio, rig->file, NULL, 1, 0, &request, NULL), -EINVAL);
-	assert_null(request);
 }
 
 /* The caller was built against an older or a newer header. */
@@ -492,18 +457,6 @@ TEST(requests_are_taken_in_the_order_of_completion)
 		assert_ptr_equal(nvs_request_user(taken[0]), rig->data + n++);
 		assert_int_equal(nvs_request_close(taken[0]), 0);
 	}
-}
-
-TEST(a_completed_request_can_be_closed_without_waiting)
-{
-	struct nvs_request *first, *second, *taken;
-
-	rig_open();
-	first = start(0);
-	second = start(1);
-	await_one(second);
-	assert_int_equal(nvs_request_close(first), 0);
-	assert_int_equal(nvs_aio_take(rig->aio, &taken, 1), 0);
 }
 
 TEST(an_eventfd_that_fails_is_an_error)

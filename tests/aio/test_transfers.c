@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Transfers, files and the aio itself in the hands of callers: closing early and in any order,
- * calls from the log callback.
+ * Transfers, files and the aio itself in the hands of callers: closing early and in any order; and
+ * pages of another length.
  */
 #include <dlfcn.h>
-#include <pthread.h>
-#include <unistd.h>
 
 #include "aio/aio_fixture.h"
 #include "aio/internal.h"
@@ -76,59 +74,6 @@ TEST(a_file_may_be_closed_after_its_aio)
 	for (unsigned i = 0; i < 4; i++)
 		assert_true(is_completed(rig->all[i]));
 	DO(nvs_file_sync(rig->file, &rig->error));
-}
-
-/* ---- The log ---- */
-
-struct listener {
-	struct nvs_aio *aio;
-	pthread_mutex_t lock;
-	pthread_cond_t heard;
-	unsigned messages;
-};
-
-/* Deadlocks if the library logs with the aio's lock held. */
-static void call_the_aio(void *arg, enum nvs_log_level level, const char *text)
-{
-	struct listener *listener = arg;
-	struct nvs_aio_stats stats = {.size = sizeof(stats)};
-
-	(void)level;
-	(void)text;
-	if (listener->aio)
-		nvs_aio_get_stats(listener->aio, &stats);
-	pthread_mutex_lock(&listener->lock);
-	listener->messages++;
-	pthread_cond_broadcast(&listener->heard);
-	pthread_mutex_unlock(&listener->lock);
-}
-
-static void await_messages(struct listener *listener, unsigned n)
-{
-	uint64_t deadline = deadline_ns(AWAIT_MS);
-	int rc = 0;
-
-	pthread_mutex_lock(&listener->lock);
-	while (listener->messages < n && !rc)
-		rc = cond_wait_until(&listener->heard, &listener->lock, deadline);
-	assert_int_equal(listener->messages, n);
-	pthread_mutex_unlock(&listener->lock);
-}
-
-TEST(the_log_may_call_the_aio)
-{
-	struct listener listener = {.lock = PTHREAD_MUTEX_INITIALIZER,
-				    .heard = PTHREAD_COND_INITIALIZER};
-
-	RIG(.part = PART, .depth = 4, .io_timeout_ms = AGES_MS, .log = {call_the_aio, &listener});
-	listener.aio = rig->aio;
-	DO(submit_all(rig->aio, rig->all, 4, &rig->error));
-	assert_true(fake_await_ios(&rig->fake, 4));
-	aio_look_for_overdue(rig->aio, clock_ns() + AGES_NS);
-	await_messages(&listener, 4);
-	fake_release(&rig->fake, FAKE_ALL);
-	await_messages(&listener, 8);
-	DO(await_all(rig->aio, rig->all, 4, -1, &rig->error));
 }
 
 /* ---- The machine ---- */

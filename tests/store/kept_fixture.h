@@ -6,6 +6,9 @@
 #ifndef TESTS_STORE_KEPT_FIXTURE_H
 #define TESTS_STORE_KEPT_FIXTURE_H
 
+#include <xxhash.h>
+
+#include "store/disk.h"
 #include "store/store_fixture.h"
 
 #define MANIFEST "nvswap/rank0/manifest.%u"
@@ -170,6 +173,18 @@ static inline void write_labels(const struct labels *labels)
 {
 	for (unsigned i = 0; i < LABEL_COPY_COUNT; i++)
 		write_file(at(DATA), labels->bytes[i], LABEL_BYTES, i * LABEL_DISTANCE);
+}
+
+/* Make the checksum of changed bytes valid. */
+static inline void seal_label(uint8_t bytes[LABEL_BYTES])
+{
+	put_u64(bytes + 504, 0);
+	put_u64(bytes + 504, XXH3_64bits(bytes, LABEL_BYTES));
+}
+
+static inline void seal_header(uint8_t bytes[MANIFEST_HEADER_BYTES])
+{
+	put_u64(bytes + 120, XXH3_64bits(bytes, 120));
 }
 
 /* Writes both copies of manifest `turn`. */

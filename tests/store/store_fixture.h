@@ -6,24 +6,12 @@
 #ifndef TESTS_STORE_STORE_FIXTURE_H
 #define TESTS_STORE_STORE_FIXTURE_H
 
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "aio/aio.h"
-#include "aio/transfer.h"
-#include "config/config.h"
 #include "store/internal.h"
 #include "support/submit.h"
 #include "support/support.h"
-#include "support/tests.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 #define MIB(n)	      ((uint64_t)(n) << 20)
@@ -240,6 +228,22 @@ static inline void move(struct store *store, enum nvs_direction direction, void 
 
 	assert_int_equal(submit_all(aio, &one, 1, &error), 0);
 	assert_int_equal(await_all(aio, &one, 1, -1, &error), 0);
+}
+
+/* The entry of a tensor of `nbytes`, written, with two new extents. */
+static inline struct store_entry reserve_entry(struct store *store, uint64_t nbytes)
+{
+	const uint64_t both[2] = {nbytes, nbytes};
+	uint64_t offsets[2];
+
+	assert_int_equal(store_reserve(store, both, 2, offsets, &error), 0);
+	return (struct store_entry){.name = "weight",
+				    .dtype = NVS_U8,
+				    .numel = nbytes,
+				    .nbytes = nbytes,
+				    .offset = offsets[0],
+				    .spare = offsets[1],
+				    .written = true};
 }
 
 static inline void fill(uint8_t *data, size_t nbytes, uint64_t seed)

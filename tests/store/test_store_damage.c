@@ -7,7 +7,6 @@
 #include <sys/syscall.h>
 
 #include "store/kept_fixture.h"
-#include "support/tests.h"
 
 ONE_STORE
 

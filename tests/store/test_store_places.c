@@ -5,11 +5,9 @@
  */
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 
 #include "store/store_fixture.h"
 #include "support/inject.h"
-#include "support/tests.h"
 
 ONE_STORE
 
@@ -131,15 +129,6 @@ TEST(fifos_and_sockets_are_refused_and_not_waited_for)
 	assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
 	close(fd);
 	must_not_open((struct how){.paths = {"socket"}}, -ENOTDIR, "neither a directory nor");
-
-	make_directory("nvswap", 0700);
-	assert_int_equal(mkfifo(at("nvswap/rank0"), 0600), 0);
-	must_not_open(kept, -EMEDIUMTYPE, "symbolic link or no directory");
-	assert_int_equal(unlink(at("nvswap/rank0")), 0);
-	store_close(must_open(kept));
-	assert_int_equal(unlink(at("nvswap/rank0/manifest.0")), 0);
-	assert_int_equal(mkfifo(at("nvswap/rank0/manifest.0"), 0600), 0);
-	must_not_open(kept, -EMEDIUMTYPE, "manifest.0 is not a plain file");
 	alarm(0);
 }
 
@@ -149,18 +138,8 @@ static struct store_entry entry;
 
 static void must_commit_one(struct how how)
 {
-	const uint64_t nbytes[2] = {4096, 4096};
-	uint64_t offsets[2];
-
 	store = must_open(how);
-	assert_int_equal(store_reserve(store, nbytes, 2, offsets, &error), 0);
-	entry = (struct store_entry){.name = "weight",
-				     .dtype = NVS_U8,
-				     .numel = 4096,
-				     .nbytes = 4096,
-				     .offset = offsets[0],
-				     .spare = offsets[1],
-				     .written = true};
+	entry = reserve_entry(store, 4096);
 	assert_int_equal(store_commit(store, &entry, 1, NULL, &error), 0);
 }
 

@@ -3,13 +3,7 @@
  * Shapes in manifests: found again, refused if they are false, and one dimension where a manifest
  * that was written without shapes has none.
  */
-#include <errno.h>
-#include <xxhash.h>
-
-#include "store/disk.h"
-#include "store/internal.h"
 #include "store/kept_fixture.h"
-#include "support/tests.h"
 
 /* An entry of a manifest that was written before shapes were kept: F32, 6 elements, 24 bytes. */
 static const uint8_t without_shape[64] = {

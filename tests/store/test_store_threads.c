@@ -3,12 +3,10 @@
  * Concurrent calls: a commit or reservation that waits for the drive delays only a second one of
  * its kind. The tests hold the system calls that sleep.
  */
-#include <pthread.h>
 #include <semaphore.h>
 #include <sys/syscall.h>
 
 #include "store/store_fixture.h"
-#include "support/tests.h"
 
 /* Holds the next system call of one kind until the test releases it. */
 struct gate {
@@ -92,18 +90,9 @@ static void finish(pthread_t thread)
 
 static struct work begin(void)
 {
-	const uint64_t nbytes[2] = {4096, 4096};
 	struct work work = {.store = must_open((struct how){.keep = true}), .nbytes = MIB(64)};
-	uint64_t offsets[2];
 
-	assert_int_equal(store_reserve(work.store, nbytes, 2, offsets, &error), 0);
-	work.entry = (struct store_entry){.name = "weight",
-					  .dtype = NVS_U8,
-					  .numel = 4096,
-					  .nbytes = 4096,
-					  .offset = offsets[0],
-					  .spare = offsets[1],
-					  .written = true};
+	work.entry = reserve_entry(work.store, 4096);
 	return work;
 }
 
@@ -151,23 +140,31 @@ TEST(a_commit_that_syncs_delays_no_other_call)
 		use_during_commit(&syncs, n);
 }
 
+/* Begins the second call while the first is held. */
+static void call_both(struct gate *gate, void *(*fn)(void *), struct work *first,
+		      struct work *second)
+{
+	pthread_t threads[2];
+
+	arm(gate);
+	start(&threads[0], fn, first);
+	wait_until_held(gate);
+	start(&threads[1], fn, second);
+	sem_post(&gate->go_on);
+	finish(threads[0]);
+	finish(threads[1]);
+	assert_int_equal(first->rc, 0);
+	assert_int_equal(second->rc, 0);
+}
+
 /* The second commit waits for the first, and its manifest has the next number. */
 TEST(concurrent_commits_are_serialized)
 {
 	struct work first = begin(), second = first;
-	pthread_t threads[2];
 
 	second.entry.has_checksum = true;
 	second.entry.checksum = 7;
-	arm(&syncs);
-	start(&threads[0], commit, &first);
-	wait_until_held(&syncs);
-	start(&threads[1], commit, &second);
-	sem_post(&syncs.go_on);
-	finish(threads[0]);
-	finish(threads[1]);
-	assert_int_equal(first.rc, 0);
-	assert_int_equal(second.rc, 0);
+	call_both(&syncs, commit, &first, &second);
 	assert_int_equal(first.store->manifest.generation, 2);
 	store_close(first.store);
 }
@@ -194,17 +191,8 @@ TEST(a_file_that_grows_delays_no_release)
 TEST(concurrent_reservations_are_serialized)
 {
 	struct work first = begin(), second = first;
-	pthread_t threads[2];
 
-	arm(&growths);
-	start(&threads[0], reserve, &first);
-	wait_until_held(&growths);
-	start(&threads[1], reserve, &second);
-	sem_post(&growths.go_on);
-	finish(threads[0]);
-	finish(threads[1]);
-	assert_int_equal(first.rc, 0);
-	assert_int_equal(second.rc, 0);
+	call_both(&growths, reserve, &first, &second);
 	assert_true(first.offset + MIB(64) <= second.offset ||
 		    second.offset + MIB(64) <= first.offset);
 	store_close(first.store);

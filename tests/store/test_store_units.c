@@ -6,7 +6,6 @@
 #include <sys/syscall.h>
 
 #include "store/store_fixture.h"
-#include "support/tests.h"
 
 static long said_page;		 /* 0: the machine's */
 static uint32_t said_block;	 /* preferred I/O size of regular files; 0: as it is */
@@ -55,24 +54,13 @@ static void keep_one(uint32_t unit)
 {
 	static uint8_t data[1 << 18];
 	struct store *store = must_open_kept();
-	const uint64_t nbytes[2] = {NBYTES, NBYTES};
-	uint64_t offsets[2];
+	const struct store_entry entry = reserve_entry(store, NBYTES);
 
 	assert_int_equal(store_unit(store), unit);
-	assert_int_equal(store_reserve(store, nbytes, 2, offsets, &error), 0);
-	assert_int_equal(offsets[0] % unit, 0);
-	assert_int_equal(offsets[1] % unit, 0);
+	assert_int_equal(entry.offset % unit, 0);
+	assert_int_equal(entry.spare % unit, 0);
 	fill(data, NBYTES, 1);
-	move(store, NVS_WRITE, data, align_up(NBYTES, unit), offsets[0]);
-
-	const struct store_entry entry = {.name = "weight",
-					  .dtype = NVS_U8,
-					  .numel = NBYTES,
-					  .nbytes = NBYTES,
-					  .offset = offsets[0],
-					  .spare = offsets[1],
-					  .written = true};
-
+	move(store, NVS_WRITE, data, align_up(NBYTES, unit), entry.offset);
 	assert_int_equal(store_commit(store, &entry, 1, NULL, &error), 0);
 	store_close(store);
 }
@@ -98,13 +86,13 @@ static void find_one(uint32_t unit)
 	store_close(store);
 }
 
-TEST(extents_of_a_buffered_store_are_whole_pages_and_blocks)
+TEST(extents_of_a_buffered_store_are_whole_pages_and_blocks_and_in_host_memory_pages)
 {
+	struct store *store;
+
 	said_direct = 0;
 	for (uint32_t page = 4096; page <= 65536; page *= 4)
 		for (uint32_t block = 4096; block <= 65536; block *= 4) {
-			struct store *store;
-
 			said_page = (long)page;
 			said_block = block;
 			store = must_open((struct how){.rank = 0});
@@ -115,12 +103,6 @@ TEST(extents_of_a_buffered_store_are_whole_pages_and_blocks)
 	said_page = 4096;
 	said_block = 1 << 20;
 	store_close(must_open((struct how){.rank = 0}));
-}
-
-TEST(extents_in_host_memory_are_whole_pages)
-{
-	struct store *store;
-
 	said_page = 65536;
 	store = must_open((struct how){.in_memory = true});
 	assert_int_equal(store_unit(store), 65536);

@@ -82,8 +82,8 @@ struct engine_ops {
 
 extern const struct engine_ops engine_io_uring, engine_libaio, engine_posix;
 
-/* Of any but NVS_IOENGINE_AUTO. */
-const struct engine_ops *ioengine_ops(enum nvs_ioengine ioengine);
+/* NULL for NVS_IOENGINE_AUTO. */
+extern const struct engine_ops *const ioengines[NVS_IOENGINE_COUNT];
 /* Opens and closes a queue, on a thread of its own, to see if the engine works: 0, or a negative
  * errno and the reason. */
 int ioengine_try(enum nvs_ioengine ioengine, char *reason, size_t nbytes);

@@ -3,7 +3,6 @@
  * The table of I/O engines, in the order in which auto tries them, and which of them work on this
  * machine.
  */
-#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,17 +13,11 @@
 #include "base/threads/thread.h"
 #include "topo/topo.h"
 
-static const struct engine_ops *const engines[NVS_IOENGINE_COUNT] = {
+const struct engine_ops *const ioengines[NVS_IOENGINE_COUNT] = {
 	[NVS_IOENGINE_IO_URING] = &engine_io_uring,
 	[NVS_IOENGINE_LIBAIO] = &engine_libaio,
 	[NVS_IOENGINE_POSIX] = &engine_posix,
 };
-
-const struct engine_ops *ioengine_ops(enum nvs_ioengine ioengine)
-{
-	assert(ioengine > NVS_IOENGINE_AUTO && ioengine < NVS_IOENGINE_COUNT);
-	return engines[ioengine];
-}
 
 struct attempt {
 	const struct engine_ops *ops;
@@ -51,7 +44,7 @@ int ioengine_try(enum nvs_ioengine ioengine, char *reason, size_t nbytes)
 {
 	/* The result, unless the thread is killed. */
 	struct attempt attempt = {
-		.ops = ioengine_ops(ioengine), .reason = reason, .nbytes = nbytes, .rc = -EPERM};
+		.ops = ioengines[ioengine], .reason = reason, .nbytes = nbytes, .rc = -EPERM};
 	pthread_t thread;
 	int rc;
 

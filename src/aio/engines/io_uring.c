@@ -37,8 +37,7 @@ struct uring {
 	unsigned stops;	     /* operations that wake(any) completes */
 	bool stop_armed;     /* the first of them is in flight */
 	bool single_submit;
-	unsigned unsubmitted;	  /* entries in the submission queue */
-	unsigned unsubmitted_ios; /* the same without the read for wake() */
+	unsigned unsubmitted_ios; /* in the submission queue, without what is for wake() */
 };
 
 /* After each step: what the submission queue holds is counted. */
@@ -46,8 +45,7 @@ static void uring_check(const struct uring *uring)
 {
 	if (!STATE_CHECKS)
 		return;
-	assert(uring->unsubmitted_ios <= uring->unsubmitted);
-	assert(uring->unsubmitted == io_uring_sq_ready(&uring->ring));
+	assert(uring->unsubmitted_ios <= io_uring_sq_ready(&uring->ring));
 	assert(uring->wake_fd >= 0 && uring->facts);
 	assert(!uring->stop_armed || uring->stops > 1);
 }
@@ -199,15 +197,13 @@ static int flush_submissions(struct uring *uring, unsigned wait_for)
 {
 	int rc;
 
-	assert(uring->unsubmitted || wait_for);
+	assert(io_uring_sq_ready(&uring->ring) || wait_for);
 	uring->facts->submit_calls += uring->unsubmitted_ios > 0;
 	uring->unsubmitted_ios = 0;
-	do {
+	do
 		rc = wait_for ? io_uring_submit_and_wait(&uring->ring, wait_for)
 			      : io_uring_submit(&uring->ring);
-		if (rc > 0)
-			uring->unsubmitted -= (unsigned)rc;
-	} while (rc == -EINTR || (rc > 0 && !wait_for && uring->unsubmitted));
+	while (rc == -EINTR || (rc > 0 && !wait_for && io_uring_sq_ready(&uring->ring)));
 	uring_check(uring);
 	if (rc == -EAGAIN)
 		sched_yield();
@@ -233,7 +229,6 @@ static int uring_submit(void *queue, struct io *const *ios, unsigned n)
 		if (!sqe)
 			break;
 		prepare_io(uring, sqe, ios[taken]);
-		uring->unsubmitted++;
 		uring->unsubmitted_ios++;
 		/* The entry stays in the queue, and the reap reports the error. */
 		if (uring->single_submit && flush_submissions(uring, 0))
@@ -264,7 +259,6 @@ static void arm_stops(struct uring *uring)
 		if (i + 1 < uring->stops)
 			sqe->flags |= IOSQE_IO_LINK;
 		io_uring_sqe_set_data(sqe, i ? &uring->stops : (void *)&uring->stop_fd);
-		uring->unsubmitted++;
 	}
 	uring->stop_armed = true;
 	uring_check(uring);
@@ -334,7 +328,6 @@ static unsigned withdraw_unsubmitted(struct uring *uring, struct io **ios, unsig
 		struct io *io =
 			(void *)(uintptr_t)sq->sqes[--sq->sqe_tail & *sq->kring_mask].user_data;
 
-		uring->unsubmitted--;
 		if (is_call(uring, io, &ignored))
 			continue;
 		io->result = rc;
@@ -342,7 +335,7 @@ static unsigned withdraw_unsubmitted(struct uring *uring, struct io **ios, unsig
 	}
 	sq->sqe_head = sq->sqe_tail;
 	__atomic_store_n(sq->ktail, sq->sqe_tail, __ATOMIC_RELEASE);
-	assert(!uring->unsubmitted || n == max);
+	assert(!io_uring_sq_ready(&uring->ring) || n == max);
 	return n;
 }
 
@@ -364,13 +357,12 @@ static int uring_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 				io_uring_prep_read(sqe, uring->wake_fd, &uring->wake_count,
 						   sizeof(uring->wake_count), 0);
 				io_uring_sqe_set_data(sqe, NULL);
-				uring->unsubmitted++;
 				uring->wake_armed = true;
 			}
 		}
 		if (min > 1 && !uring->stop_armed)
 			arm_stops(uring);
-		if (uring->unsubmitted || n < min) {
+		if (io_uring_sq_ready(&uring->ring) || n < min) {
 			rc = flush_submissions(uring, n < min ? min - n : 0);
 			if (rc) {
 				n += take_completions(uring, ios + n, max - n, &woken);

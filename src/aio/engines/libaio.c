@@ -132,19 +132,6 @@ static void libaio_close(void *arg)
 	context_free(context);
 }
 
-static void prepare_io(struct iocb *iocb, struct io *io)
-{
-	assert(io->result != IN_KERNEL);
-	if (io->write)
-		io_prep_pwrite(iocb, io->fd, io->data, io->nbytes, (long long)io->offset);
-	else
-		io_prep_pread(iocb, io->fd, io->data, io->nbytes, (long long)io->offset);
-	if (io->sync)
-		iocb->aio_rw_flags = RWF_DSYNC;
-	iocb->data = io;
-	io->result = 0;
-}
-
 static int libaio_submit(void *arg, struct io *const *ios, unsigned n)
 {
 	struct aio_context *context = arg;
@@ -153,8 +140,18 @@ static int libaio_submit(void *arg, struct io *const *ios, unsigned n)
 
 	context_check(context);
 	for (unsigned i = 0; i < n; i++) {
-		prepare_io(&context->iocbs[ios[i]->index], ios[i]);
-		context->batch[i] = &context->iocbs[ios[i]->index];
+		struct io *io = ios[i];
+		struct iocb *iocb = context->batch[i] = &context->iocbs[io->index];
+
+		assert(io->result != IN_KERNEL);
+		if (io->write)
+			io_prep_pwrite(iocb, io->fd, io->data, io->nbytes, (long long)io->offset);
+		else
+			io_prep_pread(iocb, io->fd, io->data, io->nbytes, (long long)io->offset);
+		if (io->sync)
+			iocb->aio_rw_flags = RWF_DSYNC;
+		iocb->data = io;
+		io->result = 0;
 	}
 	while (taken < n) {
 		long count = step < n - taken ? step : n - taken;

@@ -189,10 +189,8 @@ static int posix_reap(void *queue, struct io **ios, unsigned max, unsigned min)
 
 	pool->facts->reap_calls++;
 	pthread_mutex_lock(&pool->lock);
-	while (pool->completed.count < min && !pool->interrupted && !(pool->woken && min == 1)) {
-		/* Waits for any change. */
+	while (pool->completed.count < min && !pool->interrupted && !(pool->woken && min == 1))
 		pthread_cond_wait(&pool->done, &pool->lock);
-	}
 	if (min)
 		pool->interrupted = false;
 	if (min == 1)

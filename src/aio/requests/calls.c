@@ -152,14 +152,6 @@ static int name(struct requests *requests, struct nvs_request *const *array, siz
 	return 0;
 }
 
-static int check_array(const struct nvs_aio *aio, struct nvs_request *const *array, size_t n,
-		       struct nvs_error *error)
-{
-	if (!aio || (!array && n))
-		return error_set(error, -EINVAL, "%s is NULL", aio ? "requests" : "the aio");
-	return 0;
-}
-
 /* Of a request that completed: its status, unless another thread has closed it. */
 static int see(struct nvs_request *request, size_t i, struct nvs_error *error)
 {
@@ -175,15 +167,6 @@ static bool in_flight(const struct nvs_request *request)
 	return request_state(request) == REQUEST_IN_FLIGHT;
 }
 
-/* Under the lock: what a call waits for goes first. A call that may not wait changes no order. */
-static void promote(struct nvs_aio *aio, struct nvs_request *const *array, size_t n,
-		    uint64_t deadline)
-{
-	for (size_t i = 0; i < n && deadline; i++)
-		if (array[i] && in_flight(array[i]))
-			transfer_promote(aio, &array[i]->transfer);
-}
-
 /* Under the lock. */
 static const struct transfer *overdue_of(const struct nvs_aio *aio,
 					 struct nvs_request *const *array, size_t n)
@@ -194,6 +177,33 @@ static const struct transfer *overdue_of(const struct nvs_aio *aio,
 	return NULL;
 }
 
+/*
+ * Begins a wait, which holds the lock until end_wait(): what it waits for goes first. A call that
+ * may not wait changes no order.
+ */
+static int begin_wait(struct nvs_aio *aio, struct nvs_request *const *array, size_t n,
+		      bool skip_null, uint64_t deadline, struct nvs_error *error)
+{
+	int rc;
+
+	if (!aio || (!array && n))
+		return error_set(error, -EINVAL, "%s is NULL", aio ? "requests" : "the aio");
+	pthread_mutex_lock(&aio->lock);
+	rc = name(aio->requests, array, n, skip_null, error);
+	if (rc)
+		pthread_mutex_unlock(&aio->lock);
+	for (size_t i = 0; i < n && deadline && !rc; i++)
+		if (array[i] && in_flight(array[i]))
+			transfer_promote(aio, &array[i]->transfer);
+	return rc;
+}
+
+static void end_wait(struct nvs_aio *aio, struct nvs_request *const *array, size_t n)
+{
+	unname(aio->requests, array, n);
+	pthread_mutex_unlock(&aio->lock);
+}
+
 /* ---- Several ---- */
 
 int nvs_aio_wait(struct nvs_aio *aio, struct nvs_request *const *requests, size_t n, int timeout_ms,
@@ -202,15 +212,10 @@ int nvs_aio_wait(struct nvs_aio *aio, struct nvs_request *const *requests, size_
 	HOLD_CANCEL;
 	uint64_t deadline = deadline_ns(timeout_ms);
 	const struct transfer *overdue = NULL;
-	int rc = check_array(aio, requests, n, error);
+	int rc = begin_wait(aio, requests, n, false, deadline, error);
 
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&aio->lock);
-	rc = name(aio->requests, requests, n, false, error);
-	if (rc)
-		goto unlock;
-	promote(aio, requests, n, deadline);
 	/* The last one usually completes last, so start there: a single sleep mostly suffices. */
 	for (size_t left = n; left && !rc && !overdue; left--) {
 		struct nvs_request *last = requests[left - 1];
@@ -233,9 +238,7 @@ int nvs_aio_wait(struct nvs_aio *aio, struct nvs_request *const *requests, size_
 			rc = rc ?: its;
 		}
 	}
-	unname(aio->requests, requests, n);
-unlock:
-	pthread_mutex_unlock(&aio->lock);
+	end_wait(aio, requests, n);
 	return rc;
 }
 
@@ -254,14 +257,9 @@ int nvs_aio_wait_any(struct nvs_aio *aio, struct nvs_request *const *requests, s
 		*index = n;
 	if (!index || !n)
 		return error_set(error, -EINVAL, "no requests to wait for, or no index");
-	rc = check_array(aio, requests, n, error);
+	rc = begin_wait(aio, requests, n, true, deadline, error);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&aio->lock);
-	rc = name(aio->requests, requests, n, true, error);
-	if (rc)
-		goto unlock;
-	promote(aio, requests, n, deadline);
 	for (;;) {
 		for (first = 0; first < n; first++)
 			if (requests[first] && !in_flight(requests[first]))
@@ -280,13 +278,27 @@ int nvs_aio_wait_any(struct nvs_aio *aio, struct nvs_request *const *requests, s
 		if (request_state(requests[first]) != REQUEST_FREE)
 			*index = first;
 	}
-	unname(aio->requests, requests, n);
-unlock:
-	pthread_mutex_unlock(&aio->lock);
+	end_wait(aio, requests, n);
 	return rc;
 }
 
 /* ---- All ---- */
+
+/* Promotes all requests with unclaimed bytes, in the order of their submission. */
+static void promote_all(struct nvs_aio *aio)
+{
+	for (int direction = NVS_READ; direction <= NVS_WRITE; direction++) {
+		struct transfer *next = TAILQ_FIRST(&aio->todo[TRANSFER_USUAL][direction]);
+
+		while (next) {
+			struct transfer *transfer = next;
+
+			next = TAILQ_NEXT(transfer, state.queued);
+			if (transfer->requests)
+				transfer_promote(aio, transfer);
+		}
+	}
+}
 
 int nvs_aio_wait_all(struct nvs_aio *aio, int timeout_ms, uint64_t *completed,
 		     struct nvs_error *error)
@@ -301,7 +313,7 @@ int nvs_aio_wait_all(struct nvs_aio *aio, int timeout_ms, uint64_t *completed,
 		return error_set(error, -EINVAL, "the aio is NULL");
 	pthread_mutex_lock(&aio->lock);
 	if (deadline)
-		transfers_promote_requests(aio);
+		promote_all(aio);
 	while (requests->in_flight && !rc && !(overdue = requests_find_overdue(requests))) {
 		requests->awaiting_all++;
 		rc = cond_wait_until(&aio->done, &aio->lock, deadline);

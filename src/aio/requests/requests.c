@@ -100,7 +100,7 @@ static void chunk_add(struct requests *requests, struct request_chunk *chunk)
 	requests->total += chunk->n;
 }
 
-int requests_open(struct requests **out, struct nvs_aio *aio)
+struct requests *requests_open(struct nvs_aio *aio)
 {
 	struct requests *requests = calloc(1, sizeof(*requests));
 	struct request_chunk *chunk = chunk_new(CHUNK_MIN);
@@ -108,15 +108,14 @@ int requests_open(struct requests **out, struct nvs_aio *aio)
 	if (!requests || !chunk) {
 		free(requests);
 		free(chunk);
-		return -ENOMEM;
+		return NULL;
 	}
 	requests->aio = aio;
 	requests->eventfd = -1;
 	TAILQ_INIT(&requests->ready);
 	chunk_add(requests, chunk);
 	requests_check(requests);
-	*out = requests;
-	return 0;
+	return requests;
 }
 
 void requests_close(struct requests *requests)
@@ -136,7 +135,7 @@ void requests_close(struct requests *requests)
 	free(requests);
 }
 
-/* Pushes a request whose state is FREE. Needs no lock: only pop_many(), under it, removes any. */
+/* Pushes a request whose state is FREE. Needs no lock: only requests_reserve(), under it, removes any. */
 static void push_freed(struct requests *requests, struct nvs_request *request)
 {
 	struct nvs_request *top = __atomic_load_n(&requests->freed, __ATOMIC_RELAXED);
@@ -148,58 +147,42 @@ static void push_freed(struct requests *requests, struct nvs_request *request)
 					    __ATOMIC_RELAXED));
 }
 
-/* Adds up to `n` free requests to the list. */
-static size_t pop_many(struct requests *requests, size_t n, struct nvs_request **list)
-{
-	size_t taken = 0;
-
-	for (; taken < n; taken++) {
-		struct nvs_request *request;
-
-		if (!requests->free)
-			requests->free = __atomic_exchange_n(&requests->freed, NULL,
-							     __ATOMIC_ACQUIRE);
-		request = requests->free;
-		if (!request)
-			break;
-		assert(request_state(request) == REQUEST_FREE);
-		requests->free = request->next;
-		request->next = *list;
-		*list = request;
-	}
-	return taken;
-}
-
 int requests_reserve(struct requests *requests, size_t n, struct nvs_request **list)
 {
 	struct nvs_aio *aio = requests->aio;
 	size_t taken = 0;
 
 	*list = NULL;
-	while ((taken += pop_many(requests, n - taken, list)) < n) {
-		size_t left = n - taken, more = requests->total > left ? requests->total : left;
+	while (taken < n) {
+		struct nvs_request *request = requests->free;
 		struct request_chunk *chunk;
 
+		if (!request)
+			request = __atomic_exchange_n(&requests->freed, NULL, __ATOMIC_ACQUIRE);
+		if (request) {
+			assert(request_state(request) == REQUEST_FREE);
+			requests->free = request->next;
+			request->next = *list;
+			*list = request;
+			taken++;
+			continue;
+		}
 		pthread_mutex_unlock(&aio->lock);
-		chunk = chunk_new(more);
+		chunk = chunk_new(max_u64(requests->total, n - taken));
 		pthread_mutex_lock(&aio->lock);
+		if (chunk)
+			chunk_add(requests, chunk);
+		for (; !chunk && *list; *list = request) {
+			request = (*list)->next;
+			push_freed(requests, *list);
+		}
 		if (!chunk)
-			break;
-		chunk_add(requests, chunk);
+			return -ENOMEM;
 	}
-	if (taken == n) {
-		requests->in_flight += n;
-		requests->submitted += n;
-		requests_check(requests);
-		return 0;
-	}
-	while (*list) {
-		struct nvs_request *request = *list;
-
-		*list = request->next;
-		push_freed(requests, request);
-	}
-	return -ENOMEM;
+	requests->in_flight += n;
+	requests->submitted += n;
+	requests_check(requests);
+	return 0;
 }
 
 /* ---- Under the lock ---- */
@@ -408,8 +391,6 @@ int nvs_request_status(const struct nvs_request *request, struct nvs_error *erro
 	if (state != REQUEST_IN_FLIGHT && !transfer->status)
 		return 0;
 	aio = transfer->requests->aio;
-	if (state == REQUEST_IN_FLIGHT && !aio->config.io_timeout_ms)
-		return error_set(error, -EINPROGRESS, "the transfer is in flight");
 	/* The lock keeps the file that an error names open. */
 	pthread_mutex_lock(&aio->lock);
 	request_check(request);

@@ -49,8 +49,8 @@ struct requests {
 	bool readable, overdue;
 };
 
-/* -ENOMEM */
-int requests_open(struct requests **requests, struct nvs_aio *aio);
+/* NULL: out of memory. */
+struct requests *requests_open(struct nvs_aio *aio);
 /* Nothing may be in flight. Frees all requests. `requests` may be NULL. */
 void requests_close(struct requests *requests);
 

@@ -84,7 +84,8 @@ static int slot_of(const struct worker *worker, const char *data, uint64_t *nbyt
 	return -1;
 }
 
-static void use_file(struct piece *piece, const struct place *place, uint64_t nbytes, bool direct)
+static void use_file(struct piece *piece, const struct location *place, uint64_t nbytes,
+		     bool direct)
 {
 	const struct file_member *member = place->member;
 
@@ -99,7 +100,7 @@ static void use_file(struct piece *piece, const struct place *place, uint64_t nb
 }
 
 /* Transfers the whole units around `nbytes` at the place through the bounce buffer. */
-static bool use_bounce(struct worker *worker, struct piece *piece, const struct place *place,
+static bool use_bounce(struct worker *worker, struct piece *piece, const struct location *place,
 		       uint64_t nbytes, uint32_t unit)
 {
 	struct bounce *bounce = &worker->bounce;
@@ -127,7 +128,7 @@ bool piece_cut(struct worker *worker, struct transfer *transfer, struct piece *p
 {
 	const struct nvs_file *file = transfer->file;
 	uint64_t position = transfer->offset + transfer->state.claimed;
-	struct place place = file_place(file, position);
+	struct location place = file_place(file, position);
 	uint64_t rest = min_u64(transfer->nbytes - transfer->state.claimed, place.nbytes), left;
 	uint32_t unit = transfer->direction == NVS_READ ? file->offset_align : file->write_unit;
 	/* A block smaller than the unit could never use direct I/O. */
@@ -319,20 +320,6 @@ static void give_bounce(struct worker *worker, struct piece *piece)
 	bounce_check(&worker->bounce);
 }
 
-/* Copies what was read of each segment to it. */
-static void scatter(const struct piece *piece, const char *read)
-{
-	uint64_t begin = piece->position, end = begin + piece->useful;
-
-	for (const struct segment *s = piece->transfer->segments; s && s->offset < end;
-	     s = s->next) {
-		uint64_t from = max_u64(s->offset, begin), to = min_u64(s->offset + s->nbytes, end);
-
-		if (from < to)
-			memcpy(s->data + (from - s->offset), read + (from - begin), to - from);
-	}
-}
-
 bool piece_finish(struct worker *worker, struct piece *piece)
 {
 	piece_check(worker, piece);
@@ -342,19 +329,21 @@ bool piece_finish(struct worker *worker, struct piece *piece)
 	if (piece->bounce >= 0 && !piece->status && !piece->io.write) {
 		const char *read = worker->bounce.data + (size_t)piece->bounce * BOUNCE_SLOT_BYTES +
 				   piece->skip;
+		const struct segment *s = piece->transfer->segments;
+		uint64_t begin = piece->position, end = begin + piece->useful;
 
-		if (piece->transfer->segments)
-			scatter(piece, read);
-		else
+		if (!s)
 			memcpy(piece->user, read, piece->useful);
+		/* Copies what was read of each segment to it. */
+		for (; s && s->offset < end; s = s->next) {
+			uint64_t from = max_u64(s->offset, begin);
+			uint64_t to = min_u64(s->offset + s->nbytes, end);
+
+			if (from < to)
+				memcpy(s->data + (from - s->offset), read + (from - begin),
+				       to - from);
+		}
 	}
 	give_bounce(worker, piece);
 	return true;
-}
-
-void piece_fail(struct worker *worker, struct piece *piece, int status)
-{
-	piece_check(worker, piece);
-	piece->status = ended_with(status);
-	give_bounce(worker, piece);
 }

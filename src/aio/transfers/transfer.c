@@ -79,9 +79,7 @@ int aio_check(const struct nvs_aio *aio, const struct transfer *transfer, struct
 		return error_set(error, -EINVAL,
 				 "transfer direction is %d: it must be NVS_READ or NVS_WRITE",
 				 (int)transfer->direction);
-	if ((unsigned)transfer->priority >= TRANSFER_PRIORITIES)
-		return error_set(error, -EINVAL, "transfer priority is %d",
-				 (int)transfer->priority);
+	assert((unsigned)transfer->priority < TRANSFER_PRIORITIES);
 	if (transfer->direction == NVS_WRITE && !transfer->file->writable)
 		return error_cause(
 			error, NVS_CAUSE_OTHER, transfer->file->members[0].path,
@@ -114,21 +112,6 @@ void transfer_promote(struct nvs_aio *aio, struct transfer *transfer)
 		TAILQ_INSERT_TAIL(queue_of(aio, transfer), transfer, state.queued);
 	if (transfer_in_flight(transfer))
 		aio->awaited_reads += transfer_is_awaited_read(transfer);
-}
-
-void transfers_promote_requests(struct nvs_aio *aio)
-{
-	for (int direction = NVS_READ; direction <= NVS_WRITE; direction++) {
-		struct transfer *next = TAILQ_FIRST(&aio->todo[TRANSFER_USUAL][direction]);
-
-		while (next) {
-			struct transfer *transfer = next;
-
-			next = TAILQ_NEXT(transfer, state.queued);
-			if (transfer->requests)
-				transfer_promote(aio, transfer);
-		}
-	}
 }
 
 void aio_promote(struct nvs_aio *aio, struct transfer *transfer)
@@ -193,14 +176,13 @@ void aio_queue_list(struct nvs_aio *aio, struct completions *queue, struct trans
 	 * slots. */
 	for (; idle && blocks; idle--) {
 		pthread_cond_signal(&aio->work);
-		blocks -= blocks < aio->config.queue_depth ? blocks : aio->config.queue_depth;
+		blocks -= min_u64(blocks, aio->config.queue_depth);
 	}
 	for (unsigned i = 0; i < aio->nworkers && blocks; i++)
 		if (aio->workers[i].waits_for_room) {
 			aio->workers[i].waits_for_room = false;
 			aio->ops->wake(aio->workers[i].queue, false);
-			blocks -= blocks < aio->config.queue_depth ? blocks
-								   : aio->config.queue_depth;
+			blocks -= min_u64(blocks, aio->config.queue_depth);
 		}
 }
 
@@ -226,7 +208,7 @@ void list_publish(struct nvs_aio *aio, struct transfer_list *completed)
 		assert(!transfer->state.pending && transfer->state.phase == TRANSFER_CLAIMED);
 
 		bool overdue = transfer->state.overdue;
-		struct place place;
+		struct location place;
 
 		/* Those with a queue are reported by their owners. */
 		transfer->state.overdue = false;

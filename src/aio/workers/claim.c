@@ -39,8 +39,7 @@ void worker_check(const struct worker *worker)
 #define READS_PER_WRITE 3
 
 /* Claims an I/O from a list. The part of writes is at least one I/O, so they always progress. */
-static bool claim_from(struct worker *worker, enum transfer_priority priority, int direction,
-		       uint64_t now, struct transfer_list *completed)
+static bool claim_from(struct worker *worker, enum transfer_priority priority, int direction)
 {
 	struct nvs_aio *aio = worker->aio;
 	uint32_t part = (aio->config.queue_depth + RESTRAINED_PART - 1) / RESTRAINED_PART;
@@ -59,38 +58,37 @@ static bool claim_from(struct worker *worker, enum transfer_priority priority, i
 	piece = worker->free[worker->nfree - 1];
 	if (!piece_cut(worker, transfer, piece))
 		return false;
-	piece->claimed_ns = now;
+	piece->claimed_ns = worker->now_ns;
 	worker->nfree--;
 	worker->writes += piece->io.write;
 	worker->batch[worker->nbatch++] = piece;
 	piece_check(worker, piece);
 	transfer_check(transfer);
-	queue_pop_claimed(todo, completed);
+	queue_pop_claimed(todo, &worker->completed);
 	return true;
 }
 
 /* Claims an I/O of that direction or, without one, of the other. Returns its direction; -1: there
  * is none. */
-static int claim_either(struct worker *worker, enum transfer_priority priority, int direction,
-			uint64_t now, struct transfer_list *completed)
+static int claim_either(struct worker *worker, enum transfer_priority priority, int direction)
 {
 	for (int i = 0; i < 2; i++, direction = !direction)
-		if (claim_from(worker, priority, direction, now, completed))
+		if (claim_from(worker, priority, direction))
 			return direction;
 	return -1;
 }
 
 /* First an awaited I/O, then a write-back if it is its turn, and reads ahead last. */
-static bool claim_any(struct worker *worker, uint64_t now, struct transfer_list *completed)
+static bool claim_any(struct worker *worker)
 {
 	int claimed;
 
 	assert(worker->aio->config.overlap_events || !worker->submitted);
-	if (worker->write_next && claim_from(worker, TRANSFER_USUAL, NVS_WRITE, now, completed)) {
+	if (worker->write_next && claim_from(worker, TRANSFER_USUAL, NVS_WRITE)) {
 		worker->write_next = false;
 		return true;
 	}
-	claimed = claim_either(worker, TRANSFER_AWAITED, worker->turn, now, completed);
+	claimed = claim_either(worker, TRANSFER_AWAITED, worker->turn);
 	worker->write_next = claimed >= 0;
 	if (claimed >= 0) {
 		worker->turn = !claimed;
@@ -99,32 +97,31 @@ static bool claim_any(struct worker *worker, uint64_t now, struct transfer_list 
 	/* One write-back after every few reads, so that writing back goes on and both directions of
 	 * the drive are busy. */
 	claimed = claim_either(worker, TRANSFER_USUAL,
-			       worker->reads_ahead < READS_PER_WRITE ? NVS_READ : NVS_WRITE, now,
-			       completed);
+			       worker->reads_ahead < READS_PER_WRITE ? NVS_READ : NVS_WRITE);
 	if (claimed >= 0)
 		worker->reads_ahead = claimed == NVS_READ ? worker->reads_ahead + 1 : 0;
 	return claimed >= 0;
 }
 
-void worker_claim(struct worker *worker, uint64_t now, struct transfer_list *completed)
+void worker_claim(struct worker *worker)
 {
 	struct nvs_aio *aio = worker->aio;
 
 	worker_check(worker);
 	for (int i = 0; i < TRANSFER_PRIORITIES * 2; i++)
-		queue_pop_claimed(&aio->todo[i / 2][i % 2], completed);
+		queue_pop_claimed(&aio->todo[i / 2][i % 2], &worker->completed);
 	if (!aio->config.overlap_events && pieces_in_flight(worker))
 		return;
-	while (worker->nfree && claim_any(worker, now, completed))
+	while (worker->nfree && claim_any(worker))
 		;
 	assert(pieces_in_flight(worker) || !transfers_queued(aio));
 	worker_check(worker);
 }
 
-void worker_account(struct worker *worker, uint64_t now, struct transfer_list *completed)
+void worker_account(struct worker *worker)
 {
 	if (worker->nreaped)
-		worker->aio->moved_ns = now;
+		worker->aio->moved_ns = worker->now_ns;
 	for (uint32_t i = 0; i < worker->nreaped; i++) {
 		struct piece *piece = worker->reaped[i];
 		struct transfer *transfer = piece->transfer;
@@ -133,7 +130,7 @@ void worker_account(struct worker *worker, uint64_t now, struct transfer_list *c
 		transfer_check(transfer);
 		assert(transfer->state.pending);
 		if (!--transfer->state.pending && transfer->state.phase == TRANSFER_CLAIMED)
-			list_add_completed(completed, transfer);
+			list_add_completed(&worker->completed, transfer);
 		piece->claimed_ns = 0;
 		assert(worker->writes >= piece->io.write);
 		worker->writes -= piece->io.write;

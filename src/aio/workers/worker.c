@@ -57,17 +57,16 @@ static void submit_batch(struct worker *worker)
 	now = taken ? clock_ns() : 0;
 	for (uint32_t i = 0; i < taken; i++)
 		worker->batch[i]->taken_ns = now;
-	/* The engine accepted none of the rest. -EAGAIN is retried, boundedly if nothing is in
-	 * flight; any other error fails them. */
+	/* The engine accepted none of the rest, which is their result; but -EAGAIN while others are
+	 * in flight is waited for. */
 	for (uint32_t i = taken; i < worker->nbatch; i++) {
 		struct piece *piece = worker->batch[i];
 
-		if (rc == -EAGAIN && (worker->submitted || ++piece->retries <= RETRIES_MAX)) {
+		piece->io.result = rc;
+		if ((rc == -EAGAIN && worker->submitted) || !piece_finish(worker, piece))
 			worker->batch[kept++] = piece;
-			continue;
-		}
-		piece_fail(worker, piece, rc);
-		worker->reaped[worker->nreaped++] = piece;
+		else
+			worker->reaped[worker->nreaped++] = piece;
 	}
 	worker->nbatch = kept;
 	worker_check(worker);
@@ -316,15 +315,15 @@ static void catch_up(struct worker *worker)
 static void round_of_io(struct worker *worker)
 {
 	struct nvs_aio *aio = worker->aio;
-	struct transfer_list completed = {.tail = &completed.head};
 	struct nvs_trace *trace;
-	uint64_t now = aio->config.io_timeout_ms ? clock_ns() : 0;
 	bool more;
 
 	assert(!worker->waits_for_room && worker->epoch == aio->epoch);
-	worker_account(worker, now, &completed);
-	worker_claim(worker, now, &completed);
-	list_publish(aio, &completed);
+	worker->now_ns = aio->config.io_timeout_ms ? clock_ns() : 0;
+	worker->completed = (struct transfer_list){.tail = &worker->completed.head};
+	worker_account(worker);
+	worker_claim(worker);
+	list_publish(aio, &worker->completed);
 	trace = aio->trace;
 	more = transfers_queued(aio);
 	worker->waits_for_room = worker->nfree && aio->config.overlap_events;
@@ -333,7 +332,7 @@ static void round_of_io(struct worker *worker)
 	/* Without overlap_events, retries wait for the I/Os in flight like any other. */
 	if (aio->config.overlap_events || !worker->submitted)
 		submit_claimed(worker);
-	list_deliver(completed.head);
+	list_deliver(worker->completed.head);
 	/* Waits for none if pieces have ended already: their transfers are not delayed. */
 	if (worker->submitted)
 		reap_completions(worker,

@@ -40,7 +40,7 @@ static void member_start(struct member *member, bool read_only)
 static int open_parent(struct member *member, const char *path, struct nvs_error *error)
 {
 	member->parent_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	/* A commit looks for what a later run would find, whatever the working directory is then. */
+	/* A commit looks where a later run would, whatever the working directory is then. */
 	if (member->parent_fd >= 0) {
 		member->parent = absolute_path(path);
 		if (member->parent && *member->parent == '/')
