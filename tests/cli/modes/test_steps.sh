@@ -227,29 +227,10 @@ expect trace_in_no_directory_fails_before_the_run 1 "$T/nothere/trace" bench --r
 
 # ---- Bad usage
 
-for rw in swapout swapin swap step; do
-	usage "compute_us_is_refused_with_$rw" "compute-us has no effect with rw=$rw: it is for params" \
-		--rw $rw --compute-us 5
-done
-usage verify_is_refused_with_step "verify has no effect with rw=step: it is for" --rw step --verify
-for rw in swapout swapin swap params; do
-	usage "threads_is_refused_with_$rw" "threads has no effect with rw=$rw: it is for step" \
-		--rw $rw --threads 2
-done
-usage max_in_cpu_is_refused_with_swap "has no effect with rw=swap: it is for step and params" \
-	--max-in-cpu 5
-for threads in 0 1025; do
-	usage "threads_${threads}_is_refused" "from 1 to 1024" --rw step --threads $threads
-done
-for elements in 1e 1.e3 15e-1 1e20 1e99999999999 .5e1; do
-	usage "max_in_cpu_${elements}_is_refused" "--max-in-cpu $elements: allowed is a whole number" \
-		--rw step --max-in-cpu $elements
-done
 expect pool_too_small_for_tiles_is_reported_in_elements 1 "set sub_group_size to 1536 elements or more" bench \
 	--rw step --nvme-path "$T/store" --tensors 2 --tensor-size 100000 --pool 4k
 table the_suggested_value_suffices "step time" \
 	--rw step --nvme-path "$T/store" --tensors 2 --tensor-size 100000 --pool $((1536 * 4 * 4)) --loops 1
-usage compute_us_is_a_number "--compute-us x: allowed" --rw params --compute-us x
 usage step_needs_its_block "with an offload_optimizer block" --rw step
 usage params_needs_its_block "with an offload_param block" --rw params --config "$T/config.json"
 echo '{"a": {"dtype": "I32", "shape": [4], "data_offsets": [0, 16]}}' >"$T/integers.json"
