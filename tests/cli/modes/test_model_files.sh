@@ -113,10 +113,7 @@ expect model_header_above_the_limit_is_refused 1 "header of 209715200 bytes; all
 rm "$T/models/large.json"
 
 model() {
-	local name=$1 expression=$2
-	shift 2
-	run bench --nvme-path "$T/store" --pool 8m --output-format json "$@"
-	[ "$status" = 0 ] && holds "$name" "$expression" || result "$name" 1 "exit status $status"
+	ran "$1" "$2" --nvme-path "$T/store" --pool 8m "${@:3}"
 }
 GOOD=$((0 + 1 + 511 + 512 + 513 + 4095 + 4096 + 4097 + 65535 + 65536 + 65537 + 1048575 + 1048577 + 4))
 for rw in swapout swapin swap; do
