@@ -264,20 +264,15 @@ TEST(names_have_aliases_and_both_dashes)
 	refused("-xyz=1", "-xyz is not an option of paint; see nvswap paint --help");
 }
 
-TEST(operands_stand_anywhere)
+TEST(operands_stand_anywhere_and_conflicting_options_are_refused)
 {
 	assert_int_equal(TYPED("a.ini", "--flag", "-", "--", "--b"), 0);
 	assert_int_equal(given.noperands, 3);
 	assert_string_equal(given.operands[0], "a.ini");
 	assert_string_equal(given.operands[1], "-");
 	assert_string_equal(given.operands[2], "--b");
-}
-
-TEST(conflicting_options_are_refused)
-{
-	assert_int_equal(TYPED("--count=3", "--size=4k"), -EINVAL);
-	assert_says(said, "--size and --count exclude each other");
 	assert_int_equal(TYPED("--size=4k", "--count=3"), -EINVAL);
+	assert_says(said, "--size and --count exclude each other");
 }
 
 /* ---- Job files ---- */
@@ -295,6 +290,12 @@ TEST(keys_of_files_are_the_same_options)
 	assert_false(values.flag);
 	assert_int_equal(set("nothing", "3"), -ENOENT);
 	assert_string_equal(said, "");
+	/* A later line replaces an earlier one. */
+	assert_int_equal(set("list", "/a:/b") | set("list", "/c"), 0);
+	assert_items(1, (const char *const[]){"/c"});
+	assert_int_equal(set("size", "8k") | set("count", "3"), 0);
+	assert_int_equal(values.size, defaults.size);
+	assert_null(given.text[2]);
 }
 
 TEST(errors_of_files_begin_with_the_line)
@@ -310,18 +311,6 @@ TEST(errors_of_files_begin_with_the_line)
 	assert_says(said, "nvswap: a.ini:12: line_only is only a command-line option");
 	assert_int_equal(values.count, defaults.count);
 	assert_null(given.text[1]);
-}
-
-TEST(a_later_line_of_a_file_replaces_an_earlier_one)
-{
-	begin_file();
-	assert_int_equal(set("list", "/a:/b"), 0);
-	assert_int_equal(set("list", "/c"), 0);
-	assert_items(1, (const char *const[]){"/c"});
-	assert_int_equal(set("size", "8k"), 0);
-	assert_int_equal(set("count", "3"), 0);
-	assert_int_equal(values.size, defaults.size);
-	assert_null(given.text[2]);
 }
 
 /* ---- bench and tune ---- */
