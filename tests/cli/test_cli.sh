@@ -16,7 +16,15 @@ result version_is_the_headers $?
 expect no_command_is_bad_usage 2 "usage: nvswap"
 expect unknown_command_is_suggested 2 "bnech is not a command; did you mean bench" bnech
 expect unknown_command_points_to_help 2 "see nvswap --help" frobnicate
-expect bench_help_is_printed 0 "" bench --help
+for command in $("$NVSWAP" --help | sed -n 's/^  \([a-z]\+\) .*/\1/p'); do
+	expect "help_of_${command}_is_printed" 0 "" "$command" --help
+	[ -s "$T/out" ] && [ -z "$(grep -E '.{81}' "$T/out")" ]
+	result "help_of_${command}_has_80_columns_at_most" $? "$(grep -E '.{81}' "$T/out")"
+done
+run bench --help
+tr -s ' \n' ' ' <"$T/out" >"$T/words"
+grep -qF -- "--size SIZE of a model, use only the first tensors up to this many bytes, at least" "$T/words"
+result wrapping_loses_no_word $?
 
 # ---- Bad usage
 

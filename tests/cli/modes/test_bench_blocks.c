@@ -178,16 +178,22 @@ TEST(sectors_are_moved_direct_where_the_drive_can)
 /* ---- Contents of the file ---- */
 
 static unsigned zero_sectors;
+static bool in_sequence; /* those that were written are at the file's beginning */
 
-static void count_zero_sectors(void)
+static void scan_file(void)
 {
 	static const char zeros[512];
 	char sector[512];
 	int fd = file_of_job(O_RDONLY);
 
 	zero_sectors = 0;
-	while (read(fd, sector, sizeof(sector)) == sizeof(sector))
-		zero_sectors += !memcmp(sector, zeros, sizeof(zeros));
+	in_sequence = true;
+	while (read(fd, sector, sizeof(sector)) == sizeof(sector)) {
+		bool empty = !memcmp(sector, zeros, sizeof(zeros));
+
+		in_sequence &= !zero_sectors || empty;
+		zero_sectors += empty;
+	}
 	close(fd);
 }
 
@@ -199,32 +205,11 @@ TEST(every_block_is_written_or_filled)
 		unsigned rw = modes[i % COUNT(modes)];
 		struct job *job = new_job(rw, sizes[i / COUNT(modes)]);
 
-		*(block_mode_writes(rw) ? &watch.on_measured
-					: &watch.on_begin) = count_zero_sectors;
+		*(block_mode_writes(rw) ? &watch.on_measured : &watch.on_begin) = scan_file;
 		zero_sectors = 1;
 		SUCCEEDS(run_job(job), &job->result.error);
 		assert_int_equal(zero_sectors, 0);
 	}
-}
-
-static bool in_sequence;
-
-/* Whether the sectors that were written are those at the file's beginning. */
-static void find_sequence(void)
-{
-	static const char zeros[512];
-	char sector[512];
-	int fd = file_of_job(O_RDONLY);
-	bool ended = false;
-
-	in_sequence = true;
-	while (read(fd, sector, sizeof(sector)) == sizeof(sector)) {
-		bool empty = !memcmp(sector, zeros, sizeof(zeros));
-
-		in_sequence &= !ended || empty;
-		ended |= empty;
-	}
-	close(fd);
 }
 
 TEST(random_blocks_are_in_no_sequence)
@@ -233,7 +218,7 @@ TEST(random_blocks_are_in_no_sequence)
 		struct job *job = new_job(random ? RW_RANDWRITE : RW_WRITE, MIB);
 
 		watch.pace_ends = MIB / 2;
-		watch.on_measured = find_sequence;
+		watch.on_measured = scan_file;
 		SUCCEEDS(run_job(job), &job->result.error);
 		assert_int_equal(job->result.bytes[NVS_WRITE], MIB / 2);
 		assert_int_equal(in_sequence, !random);

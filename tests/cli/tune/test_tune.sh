@@ -94,13 +94,6 @@ tune writes_are_announced_bounded_and_counted 0 "${soon[@]}" --max-writes 600m \
 		not_ok "$(bytes_written) bytes written"
 	fi
 }
-tune a_bound_on_latency_is_kept 0 "${soon[@]}" --max-latency 1m --output-format json "$dir" && json '
-	chosen = tune["trials"][tune["chosen"]]
-	assert tune["max_latency_ns"] == 60 * 10**9 and chosen["p99_ns"] <= 60 * 10**9'
-# 64 MiB in one I/O take longer than a millisecond.
-tune a_bound_that_no_setting_keeps_is_refused 1 --time 10s --working-set 512m --block-size-min 64m \
-	--queue-depth-max 1 --thread-count-max 1 --max-latency 1ms "$dir" &&
-	has err "within 1 ms: the lowest 99th percentile is" "block_size 67108864"
 
 # ---- Applying it
 
