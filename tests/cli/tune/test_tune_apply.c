@@ -355,7 +355,6 @@ TEST(an_unwritable_output_is_reported_before_the_run)
 /* Without root's privileges. */
 static int apply_where_nothing_may_be_made(void *path)
 {
-
 	if (!geteuid() && (setgid(65534) || setuid(65534)))
 		return CHILD_SKIPPED;
 	EXPECT(tune_apply(path, NULL, false, &named, &error) == -EACCES);
