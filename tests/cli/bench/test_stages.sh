@@ -125,18 +125,11 @@ holds time_based_goes_on "$goes_on"
 json ramp_time_is_not_in_the_figures "bytes_of(jobs['a.0']) == 8 * 262144 and
 	j['engine']['write_bytes'] == 8 * 262144 and j['swap']['store_bytes'] > 0 and
 	j['swap']['pool_bytes'] > 0" --rw swapout --ramp_time 200ms
-for rw in swapout swapin swap; do
-	# A batch takes at most a twentieth of a second, here one tensor.
-	json "rate_bounds_$rw" "all(0 <= job[d]['io_bytes'] <=
-		rate * job['job_runtime'] / 1e3 * 1.1 + 2 * 262144 for job in jobs.values()
-		for d, rate in (('read', 4 << 20), ('write', 4 << 20))) and
-		bytes_of(jobs['a.0']) > 0 and 500 <= jobs['a.0']['job_runtime']" \
-		--rw $rw --rate 4m --runtime 500ms --time-based
-done
-json rate_has_no_patience_beyond_runtime "bytes_of(jobs['a.0']) <= 262144" \
-	--rw swapout --rate 1k --runtime 100ms --time-based
-json tensors_come_to_the_size "j['swap']['bytes'] == 700 << 10 and j['swap']['tensors'] == 3" \
-	--size 700k --tensor-size 256k
+# A batch takes at most a twentieth of a second, here one tensor.
+json rate_bounds_swap "all(0 <= job[d]['io_bytes'] <= (4 << 20) * job['job_runtime'] / 1e3 * 1.1 +
+	2 * 262144 for job in jobs.values() for d in ('read', 'write')) and
+	bytes_of(jobs['a.0']) > 0 and 500 <= jobs['a.0']['job_runtime']" \
+	--rate 4m --runtime 500ms --time-based
 
 # ---- Jobs that end early
 

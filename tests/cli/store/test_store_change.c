@@ -416,6 +416,8 @@ TEST(a_raw_device_is_repaired_and_removed)
 	const char *device = need_device(UINT64_C(128) << 20, 512);
 
 	make_store(quoted(device), 0, 2);
+	SAYS(0, "state                      kept", "show %s", device);
+	assert_int_equal(count_of("manifest, state current"), 2);
 	damage(device, 60);
 	damage(device, (2 << 20) + 30);
 	SAYS(0, REPAIRED("1", "1"), "repair %s", device);

@@ -27,22 +27,21 @@ TEST(shapes_are_shown)
 {
 	const char *path = temp_directory();
 	const uint64_t shape[] = {20, 30};
-	const struct nvs_tensor_spec specs[] = {{.size = sizeof(specs[0]),
-						 .name = "matrix",
-						 .dtype = NVS_F32,
-						 .numel = 600,
-						 .shape = shape,
-						 .ndim = 2},
-						{.size = sizeof(specs[0]),
-						 .name = "scalar",
-						 .dtype = NVS_F32,
-						 .numel = 1,
-						 .shape = shape}};
+	struct nvs_tensor_spec spec = {.size = sizeof(spec),
+				       .name = "matrix",
+				       .dtype = NVS_F32,
+				       .numel = 600,
+				       .shape = shape,
+				       .ndim = 2};
 	struct nvs_engine *engine = open_engine(quoted(path), 0, true);
-	struct nvs_tensor *tensors[2];
+	struct nvs_tensor *tensor;
 	const char *at;
 
-	DO(nvs_tensor_register(engine, specs, 2, tensors, &error));
+	DO(nvs_tensor_register(engine, &spec, 1, &tensor, &error));
+	spec.name = "scalar";
+	spec.numel = 1;
+	spec.ndim = 0;
+	DO(nvs_tensor_register(engine, &spec, 1, &tensor, &error));
 	DO(nvs_engine_close(engine, &error));
 	SAYS(0, "shape 20 30, ", "show %s", path);
 	assert_says(output, "shape, ");
@@ -179,18 +178,6 @@ TEST(what_is_not_nvswaps_is_refused)
 		return;
 	assert_int_equal(chown(path_in(other, "nvswap"), 65534, 65534), 0);
 	SAYS(1, "belongs to another user", "list %s", other);
-}
-
-TEST(a_raw_device_is_shown)
-{
-	const char *device = need_device(UINT64_C(128) << 20, 512);
-
-	SAYS(1, "holds no store", "list %s", device);
-	make_store(quoted(device), 0, 2);
-	SAYS(0, "state                      kept", "show %s", device);
-	assert_int_equal(count_of("manifest, state current"), 2);
-	damage(device, 60);
-	SAYS(1, "copies 6, damaged copies 1", "list %s", device);
 }
 
 EACH_TEST(NULL, cleanup)
