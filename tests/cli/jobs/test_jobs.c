@@ -296,14 +296,6 @@ TEST(an_unknown_key_is_an_error_with_the_nearest)
 
 /* ---- fio's files ---- */
 
-TEST(keys_that_files_for_both_need_are_accepted)
-{
-	plan_file("", "[global]\nthread\nrandrepeat=0\ninvalidate=1\nunlink=1\n"
-		      "direct=1\nsize=1g\n[a]\nrw=randread\nbs=4k\niodepth=1\n");
-	assert_string_equal(said, "");
-	assert_string_equal(order_of(), "a/0/0/0");
-}
-
 TEST(a_load_of_fios_alone_is_refused_by_key_and_line)
 {
 	static const char *const keys[] = {"filename=x",  "bsrange=4k-8k", "thinktime=5",
@@ -327,6 +319,11 @@ TEST(a_load_of_fios_alone_is_refused_by_key_and_line)
 		assert_file_refused("", file, why);
 		assert_null(strstr(said, "did you mean"));
 	}
+	/* Keys that files for both need are accepted. */
+	assert_order("",
+		     "[global]\nthread\nrandrepeat=0\ninvalidate=1\nunlink=1\n"
+		     "direct=1\nsize=1g\n[a]\nrw=randread\nbs=4k\niodepth=1\n",
+		     "a/0/0/0");
 	assert_file_refused("", "[a]\ndirect=0\n", "x.ini:2: direct=0: only 1 is supported");
 	assert_file_refused("", "[a]\nverify=crc32c\n", "x.ini:2: verify=crc32c: allowed are");
 }

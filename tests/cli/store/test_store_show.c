@@ -69,14 +69,11 @@ TEST(a_running_engine_is_named_and_its_commits_are_seen)
 {
 	const char *path = temp_directory();
 	struct nvs_engine *engine = open_engine(quoted(path), 0, true);
-	char who[64];
+	char who[64], commit[32];
 
 	snprintf(who, sizeof(who), "in use yes, owner %d, owner name test_store_show",
 		 (int)getpid());
-	EXITS(0, "list %s", path);
 	for (unsigned i = 1; i <= 3; i++) {
-		char commit[32];
-
 		write_tensors(engine, i);
 		DO(nvs_engine_commit(engine, &error));
 		SAYS(0, who, "list %s", path);
