@@ -119,10 +119,13 @@ static int run_job(struct job *job)
 
 static const unsigned modes[] = {RW_READ, RW_WRITE, RW_RANDREAD, RW_RANDWRITE};
 
-TEST(each_mode_moves_its_blocks)
+TEST(each_mode_moves_its_blocks_by_each_engine)
 {
+	static const enum nvs_ioengine engines[] = {NVS_IOENGINE_AUTO, NVS_IOENGINE_POSIX,
+						    NVS_IOENGINE_LIBAIO};
+
 	for (unsigned i = 0; i < COUNT(modes); i++)
-		for (unsigned workers = 1; workers <= 2; workers++) {
+		for (unsigned workers = 1; workers <= COUNT(engines); workers++) {
 			struct job *job = new_job(modes[i], 3 * MIB + 5 * KIB);
 			const uint64_t bytes = 2 * 3 * MIB;
 			bool writes = block_mode_writes(modes[i]);
@@ -131,6 +134,7 @@ TEST(each_mode_moves_its_blocks)
 			job->options.loops = 2;
 			job->options.ramp_loops = 1;
 			job->config.aio.thread_count = workers;
+			job->config.aio.ioengine = engines[workers - 1];
 			SUCCEEDS(run_job(job), &job->result.error);
 			assert_true(result->measured && result->opened);
 			assert_int_equal(result->bytes[0] + result->bytes[1], bytes);
@@ -314,20 +318,6 @@ TEST(a_file_needs_direct_io_and_space)
 	job = new_job(RW_WRITE, 4 * MIB);
 	watch.directory = directory;
 	SUCCEEDS(run_job(job), &job->result.error);
-}
-
-/* The posix engine and libaio do without registered memory and move the same bytes. */
-TEST(other_engines_do_the_same)
-{
-	static const enum nvs_ioengine engines[] = {NVS_IOENGINE_POSIX, NVS_IOENGINE_LIBAIO};
-
-	for (unsigned i = 0; i < COUNT(engines); i++) {
-		struct job *job = new_job(RW_RANDREAD, 4 * MIB);
-
-		job->config.aio.ioengine = engines[i];
-		SUCCEEDS(run_job(job), &job->result.error);
-		assert_int_equal(job->result.bytes[0] + job->result.bytes[1], 4 * MIB);
-	}
 }
 
 EACH_TEST(NULL, cleanup)

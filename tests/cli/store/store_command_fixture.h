@@ -73,17 +73,6 @@ static inline void make_store(const char *paths, unsigned rank, unsigned n)
 	DO(nvs_engine_close(engine, &error));
 }
 
-/* A store with two commits, of one tensor and of two. */
-static inline void make_two_commits(const char *paths)
-{
-	struct nvs_engine *engine = open_engine(paths, 0, true);
-
-	write_tensors(engine, 1);
-	DO(nvs_engine_commit(engine, &error));
-	write_tensors(engine, 2);
-	DO(nvs_engine_close(engine, &error));
-}
-
 static inline const char *quoted(const char *path)
 {
 	static char text[4][512];
