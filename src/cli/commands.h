@@ -27,7 +27,6 @@ int cmd_compare(int argc, char **argv);
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Says why a call ends, and is its code or status. */
 #define REFUSE(code, ...) (say(__VA_ARGS__), (code))
-/* An nvs_log_fn that prints errors and warnings. */
 void say_log(void *arg, enum nvs_log_level level, const char *text);
 
 /* Where a command writes its results: a file, or standard output for NULL. Opening does not
@@ -74,7 +73,6 @@ int stop_signal(void);
  * terminal. The process of a job stores its progress in shared memory, and its parent draws it.
  */
 
-/* Written by one process and read by another. */
 struct progress {
 	_Atomic(const char *) phase; /* a constant; NULL: between phases */
 	atomic_ullong since_ns, total, done, bytes;

@@ -44,7 +44,6 @@ static inline enum nvs_dtype setting_param_dtype(const struct nvs_config *config
 	return setting_number(config, "fp16.enabled") ? NVS_F16 : NVS_F32;
 }
 
-/* Of a block, whose key is for example "buffer_count". */
 static inline uint64_t setting_of_block(const struct nvs_config *config, enum nvs_block block,
 					const char *key)
 {
@@ -65,15 +64,6 @@ static inline const char *setting_buffer_size_key(enum nvs_block block)
 {
 	return block == NVS_OFFLOAD_PARAM ? "offload_param.buffer_size"
 					  : "zero_optimization.sub_group_size";
-}
-
-static inline unsigned setting_path_count(const struct nvs_config *config, enum nvs_block block)
-{
-	unsigned n = 0;
-
-	while (nvs_config_get_path(config, block, n))
-		n++;
-	return n;
 }
 
 #endif

@@ -35,36 +35,63 @@ usage() {
 }
 
 SMALL=(--nvme-path "$T/store" --tensors 7 --tensor-size 1100000 --pool 8m)
+M=$((7 * 1100000))
 bench() {
 	run bench "${SMALL[@]}" "$@"
 }
 
-# json NAME EXPRESSION ARGUMENT...: the run must succeed, and EXPRESSION must be true of its JSON: j
-# is the document; job, read and write are its parts.
-json() {
-	local name=$1 expression=$2
-	shift 2
-	bench --output-format json "$@"
-	if [ "$status" != 0 ]; then
-		result "$name" 1 "exit status $status"
+# ran NAME EXPRESSION ARGUMENT...: bench must succeed without messages, and EXPRESSION hold.
+ran() {
+	! left_out "$1" || return 0
+	run bench --output-format json "${@:3}"
+	if [ "$status" != 0 ] || [ -s "$T/err" ]; then
+		result "$1" 1 "exit status $status"
 	else
-		holds "$name" "$expression"
+		holds "$1" "$2"
 	fi
 }
 
+# json NAME EXPRESSION ARGUMENT...: the same of the small run
+json() {
+	ran "$1" "$2" "${SMALL[@]}" "${@:3}"
+}
+
+# true_of EXPRESSION: is true of the JSON documents in $T/out, docs, of which the last is j; jobs are its
+# jobs by name and clone ("a.0"), job the first, and read, write, step, swap, engine, aio, config and zero
+# parts of it. M are the bytes of the model, E the elements of it as bf16; begin and end of the
+# measurement are in ms, as is $before.
+true_of() {
+	python3 - "$T" "$1" "$M" "${before:-0}" 2>&1 <<'PY'
+import json, os, re, sys
+text, docs, at = open(f"{sys.argv[1]}/out").read(), [], 0
+while text[at:].strip():
+    doc, at = json.JSONDecoder().raw_decode(text, at + len(text[at:]) - len(text[at:].lstrip()))
+    docs.append(doc)
+def by_name(doc):
+    jobs = {}
+    for job in doc["jobs"]:
+        jobs[f"{job['jobname']}.{sum(job['jobname'] + '.' in name for name in jobs)}"] = job
+    return jobs
+def whole(nbytes, elements):
+    """State moves in tiles of equal length; the last one may be padded."""
+    return 12 * elements <= nbytes < 12 * elements * step["tiles"] / (step["tiles"] - 1)
+j, M = docs[-1], int(sys.argv[3])
+E, job, config = M // 2, j["jobs"][0], j.get("config", {})
+read, write, step = job["read"], job["write"], job.get("step")
+scope = globals() | {
+    "jobs": by_name(j), "swap": j.get("swap"), "engine": j.get("engine"), "aio": config.get("aio"),
+    "zero": config.get("zero_optimization"), "T": sys.argv[1], "before": int(sys.argv[4]),
+    "begin": lambda job: job["job_start"], "end": lambda job: job["job_start"] + job["job_runtime"],
+    "bytes_of": lambda job: job["read"]["io_bytes"] + job["write"]["io_bytes"]}
+if not eval(f"({sys.argv[2]}\n)", scope):
+    sys.exit(f"does not hold: {sys.argv[2]}\n{json.dumps(docs)[:9000]}")
+PY
+}
+
+# holds NAME EXPRESSION
 holds() {
 	local why
-	why=$(python3 - "$T/out" "$2" 2>&1 <<'PY'
-import json, sys
-j = json.load(open(sys.argv[1]))
-job = j["jobs"][0]
-read, write = job["read"], job["write"]
-scope = {"j": j, "job": job, "read": read, "write": write, "swap": j.get("swap"),
-         "aio": j.get("config", {}).get("aio"), "engine": j.get("engine"), "M": 7 * 1100000}
-if not eval(f"({sys.argv[2]}\n)", scope):
-    sys.exit(f"does not hold: {sys.argv[2]}\n{json.dumps(j)}")
-PY
-)
+	why=$(true_of "$2")
 	result "$1" $? "$why"
 }
 

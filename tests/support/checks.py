@@ -2,6 +2,7 @@
 """Runs and counts tests in Python. Each is a function that returns whether it passes, or raises the
 reason to skip it."""
 
+import inspect
 import os
 
 # A run of `make check-all`.
@@ -21,3 +22,9 @@ def run(tests, *arguments):
             print(f"{'ok' if result else 'not ok'} {test.__name__}", flush=True)
             status |= not result
     return int(status)
+
+
+def run_all(module, argument, value):
+    """Runs the functions of a module (its globals()) that take one argument of that name, in their order."""
+    return run([test for test in list(module.values()) if inspect.isfunction(test) and
+                list(inspect.signature(test).parameters) == [argument]], value)

@@ -14,7 +14,6 @@
 #include "cli/report/report.h"
 #include "cli/settings.h"
 
-/* The configuration of modes with an optimizer, without --config. */
 static const char optimizer_defaults[] =
 	"{\"bf16\": {\"enabled\": true},"
 	" \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-3}},"
@@ -139,7 +138,7 @@ static int prepare_job(struct bench_job *job, struct nvs_error *error)
 		return rc;
 	if (is_block_mode(options->rw)) {
 		place = nvs_config_get_path(job->config, job->block, 0);
-		if (!place || setting_path_count(job->config, job->block) != 1)
+		if (!place || nvs_config_get_path(job->config, job->block, 1))
 			return error_set(error, -EINVAL,
 					 "rw=%s measures one drive: give one directory as "
 					 "--nvme-path",

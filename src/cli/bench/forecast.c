@@ -16,7 +16,6 @@
 #define SECTOR	    512u
 #define SIZE(bytes) size_text(whole(bytes), (char[32]){0})
 
-/* A path of a job. */
 struct place {
 	const char *path;
 	char filesystem[32];
@@ -137,7 +136,7 @@ static int forecast_job(const struct bench_job *job, struct forecast *forecast,
 	double around[2] = {0}, pass[2] = {0}, loops = (double)options->loops, pass_s = 0;
 	double runtime = (double)options->runtime_ms / 1e3,
 	       ramp = (double)options->ramp_time_ms / 1e3;
-	unsigned n = setting_path_count(job->config, job->block);
+	unsigned n = 0;
 	bool limited;
 
 	*forecast = (struct forecast){.bytes_are = "exact"};
@@ -164,6 +163,8 @@ static int forecast_job(const struct bench_job *job, struct forecast *forecast,
 
 	if (setting_device(job->config, job->block) != NVS_DEVICE_NVME)
 		return 0;
+	while (nvs_config_get_path(job->config, job->block, n))
+		n++;
 	for (unsigned i = 0; i < n; i++) {
 		struct place *place = &forecast->places[i];
 		struct nvs_path_info info = {.size = sizeof(info)};

@@ -42,7 +42,6 @@ struct shared {
 	struct job_live jobs[];
 };
 
-/* A job's process, in the parent. */
 struct process {
 	pid_t pid;
 	int channel; /* -1: not started, or ended */
@@ -220,8 +219,6 @@ static void note_end(struct stages *stages, unsigned index)
 	stages->failed_to_begin |= error->code && !stages->begun;
 }
 
-/* ---- While they run ---- */
-
 /* Waits for processes or a signal. False: no process was left before the wait. */
 static bool wait_for_jobs(struct stages *stages, uint64_t due)
 {
@@ -331,8 +328,6 @@ static void print_status(struct stages *stages, stages_status_fn *status, void *
 	fputs(progress_erase(), stderr);
 	status(arg, results);
 }
-
-/* ---- All stages ---- */
 
 /* Starts the jobs of a stage, and lets them begin once all that have not ended are ready. */
 static void run_stage(struct stages *stages, unsigned stage, bool draws, uint64_t *status_ns,

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/memory/array.h"
 #include "base/statistics/student.h"
 #include "cli/commands.h"
 #include "cli/compare/compare.h"
@@ -36,8 +35,6 @@ const struct metric metrics[METRICS] = {
 	{"write p99", "usec", "write_clat_p99_ns", 1e-3, "write", NULL, "99.000000"},
 	{"cpu / GiB", "ms", "cpu_ms_per_gib", 1, NULL, NULL, NULL},
 };
-
-/* ---- Figures of a job ---- */
 
 static int read_figures(const struct json_value *job, const char *path,
 			struct estimate figures[METRICS], struct nvs_error *error)
@@ -185,8 +182,6 @@ const char *comparison_job_name(const struct comparison *comparison, unsigned jo
 	return visible_text(name->string, name->length, text, sizeof(text));
 }
 
-/* ---- Sides ---- */
-
 static int read_side(struct comparison *comparison, struct compare_side *side, char *operand)
 {
 	bool is_file = !access(operand, F_OK);
@@ -236,8 +231,6 @@ static int read_side(struct comparison *comparison, struct compare_side *side, c
 	}
 	return rc;
 }
-
-/* ---- Changes ---- */
 
 static struct estimate estimate_runs(const struct compare_side *side, unsigned job, unsigned metric)
 {

@@ -211,7 +211,6 @@ static int examine_paths(struct report *report, const struct option_list *paths)
 	return examined < paths->n ? STATUS_FAILED : 0;
 }
 
-/* Reads the SMART logs, once for each drive. */
 static void examine_wear(struct report *report, double rated_bytes, double job_daily_bytes)
 {
 	const struct wear *known[NVS_PATHS_MAX * WEAR_DRIVES_MAX];

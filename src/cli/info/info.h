@@ -49,7 +49,6 @@ void info_write(struct json_writer *json, const struct report *report);
 
 /* The members "machine" and "ioengines". */
 void info_json_machine(struct json_writer *json, const struct nvs_machine_info *machine);
-/* Members of the open object. */
 void info_json_path(struct json_writer *json, const struct nvs_path_info *path);
 
 /* ---- wear.c ---- */

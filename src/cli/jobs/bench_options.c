@@ -26,7 +26,6 @@ static const char *const format_names[] = {
 	[FORMAT_NORMAL] = "normal", [FORMAT_JSON] = "json", [FORMAT_JSON_PLUS] = "json+", NULL};
 static const char *const eta_names[] = {
 	[ETA_AUTO] = "auto", [ETA_ALWAYS] = "always", [ETA_NEVER] = "never", NULL};
-/* Lists of names, for aliases and exclusions. */
 #define NAMES(...)                                                                                 \
 	(const char *const[])                                                                      \
 	{                                                                                          \

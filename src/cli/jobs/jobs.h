@@ -79,7 +79,6 @@ struct bench_options {
 
 extern const struct command_spec bench_command, replay_command;
 
-/* Of enum bench_rw, also of RW_REPLAY. */
 const char *bench_rw_name(unsigned rw);
 
 /* A job's options begin as the defaults. After they are set, settle fills in those that depend on
@@ -232,7 +231,6 @@ struct jobfile {
  * goes to the chain *memory (first NULL), also after an error. -EINVAL with file and line: a line
  * in no section or of no form, or an unended [. -EFBIG above 1 MiB. Errno of reading. */
 int jobfile_read(struct jobfile *jobfile, const char *path, void **memory, struct nvs_error *error);
-/* Frees the chain. */
 void jobfile_forget(void **memory);
 
 /* Replaces each ${NAME} in the line's value. Not done by the reader, because a variable that is
@@ -249,7 +247,6 @@ int jobfile_expand(void **memory, struct jobfile_line *line, struct nvs_error *e
 
 /* ---- measure.c ---- */
 
-/* The counters at the beginning of the window. */
 struct baseline {
 	uint64_t started_ns;
 	struct rusage usage;

@@ -19,15 +19,13 @@
 #define SAMPLE_TICKS 2u	       /* half a second, fio's bwavgtime and iopsavgtime */
 #define SLICE_NS     50000000u /* sleep at most this long, to notice a signal */
 
-struct pace {
-	uint64_t since_ns, bytes; /* since_ns 0: not started */
-};
-
 struct job_watch {
 	const struct bench_job *job;
 	struct job_live *live;
 	int channel;
-	struct pace pace[2];
+	struct pace {
+		uint64_t since_ns, bytes; /* since_ns 0: not started */
+	} pace[2];
 	uint64_t over_ns; /* end of the phase; 0: no limit */
 
 	struct nvs_aio *aio;

@@ -64,8 +64,6 @@ struct pass {
 	bool ended;		  /* the rate allows no more before the end */
 };
 
-/* ---- Passes */
-
 /* The n-th block of a random order in which each comes once: a Feistel network over the smallest
  * even number of bits that holds the numbers of blocks, repeated until it is one. */
 static uint64_t shuffled(uint64_t seed, uint64_t n, uint64_t nblocks)

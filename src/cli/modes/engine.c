@@ -21,11 +21,11 @@
 
 int bench_opened(int rc, struct nvs_error *error)
 {
-	return rc != -EEXIST ? rc
-			     : error_set(error, rc,
-					 "there is a kept store, which bench does not touch: give "
-					 "another --nvme-path, or another \"rank\" in the "
-					 "configuration");
+	if (rc != -EEXIST)
+		return rc;
+	return error_set(error, rc,
+			 "there is a kept store, which bench does not touch: give another "
+			 "--nvme-path, or another \"rank\" in the configuration");
 }
 
 int bench_engine_open(struct bench_engine *opened, const struct bench_job *job,
@@ -38,6 +38,7 @@ int bench_engine_open(struct bench_engine *opened, const struct bench_job *job,
 
 	*opened = (struct bench_engine){.tensors = calloc(model->n, sizeof(struct nvs_tensor *)),
 					.model = model,
+					.pattern = {model, job->options.seed},
 					.result = result};
 	if (opened->tensors && specs)
 		rc = bench_opened(
@@ -80,18 +81,17 @@ struct layer bench_engine_batch(const struct bench_engine *opened, size_t first,
 	return batch;
 }
 
-void bench_engine_generate(struct bench_engine *opened, const struct pattern *pattern,
-			   const struct layer *tensors, uint32_t generation)
+void bench_engine_generate(struct bench_engine *opened, const struct layer *tensors,
+			   uint32_t generation)
 {
 	uint64_t from = thread_cpu_ns();
 
 	for (size_t i = tensors->first; i < tensors->first + tensors->n; i++)
-		pattern_fill(pattern, i, generation, nvs_tensor_data(opened->tensors[i]));
+		pattern_fill(&opened->pattern, i, generation, nvs_tensor_data(opened->tensors[i]));
 	opened->result->data_us += (thread_cpu_ns() - from) / 1000;
 }
 
-int bench_engine_fill(struct bench_engine *opened, const struct pattern *pattern,
-		      uint32_t generation, const bool *chosen)
+int bench_engine_fill(struct bench_engine *opened, uint32_t generation, const bool *chosen)
 {
 	struct bench_result *result = opened->result;
 	struct nvs_engine *engine = opened->engine;
@@ -112,7 +112,7 @@ int bench_engine_fill(struct bench_engine *opened, const struct pattern *pattern
 		rc = nvs_tensor_pin(engine, tensors, n, -1, &pin, error);
 		if (rc)
 			break;
-		bench_engine_generate(opened, pattern, &batch, generation);
+		bench_engine_generate(opened, &batch, generation);
 		rc = nvs_tensor_release(engine, tensors, n, pin, NVS_DIRTY, error);
 		rc = rc ?: nvs_tensor_swap_out(engine, tensors, n, error);
 		result->first_bytes += batch.nbytes;
@@ -125,16 +125,16 @@ int bench_engine_fill(struct bench_engine *opened, const struct pattern *pattern
 	return rc;
 }
 
-void bench_engine_compare(struct bench_engine *opened, const struct pattern *pattern,
-			  const struct layer *tensors, uint32_t generation)
+void bench_engine_compare(struct bench_engine *opened, const struct layer *tensors,
+			  uint32_t generation)
 {
 	struct bench_result *result = opened->result;
 	struct nvs_error error = {.size = sizeof(error)};
 	uint64_t from = thread_cpu_ns();
 
 	for (size_t i = tensors->first; i < tensors->first + tensors->n; i++)
-		if (pattern_compare(pattern, i, generation, nvs_tensor_data(opened->tensors[i]),
-				    &error) &&
+		if (pattern_compare(&opened->pattern, i, generation,
+				    nvs_tensor_data(opened->tensors[i]), &error) &&
 		    !result->verify_errors++)
 			opened->difference = error;
 	result->verified_bytes += tensors->nbytes;
@@ -305,8 +305,8 @@ int pool_choose(const struct bench_options *options, const struct model *model,
 	int rc = size_pool(options, model, config, block, error);
 	const struct model_tensor *longest;
 	uint64_t count, pool, need;
-	char *name = error->subject;
-	size_t room = sizeof(error->subject);
+	char name[sizeof(error->subject)];
+	size_t n = (size_t)snprintf(name, sizeof(name), "layer ");
 
 	/* The optimizer cuts its own tiles, and checks that the pool holds enough of them. */
 	if (rc || options->rw == RW_STEP)
@@ -314,25 +314,23 @@ int pool_choose(const struct bench_options *options, const struct model *model,
 	pool = model_pages(nvs_config_pool_bytes(config, block));
 	if (options->rw == RW_PARAMS) {
 		struct layer layer = largest_layer(model);
-		size_t n = (size_t)snprintf(name, room, "layer ");
 
-		model_layer_name(model, &layer, name + n, room - n);
+		model_layer_name(model, &layer, name + n, sizeof(name) - n);
 		need = layer.room;
 	} else {
 		longest = model_largest(model);
-		snprintf(name, room, "tensor %s", longest->name);
+		snprintf(name, sizeof(name), "tensor %s", longest->name);
 		need = model_room(longest);
 	}
 	if (need <= pool)
 		return 0;
 	count = setting_of_block(config, block, "buffer_count");
-	error->code = -E2BIG;
-	snprintf(error->text, sizeof(error->text),
-		 "%s takes %" PRIu64 " bytes, more than the whole pool of %" PRIu64
-		 ": give --pool %" PRIu64 " or more, or in the configuration \"%s\": %" PRIu64
-		 " (elements, in each of %" PRIu64 " buffers)",
-		 name, need, pool, need,
-		 block == NVS_OFFLOAD_PARAM ? "buffer_size" : "sub_group_size",
-		 buffer_size_for(need, count, element_bytes(config, block)), count);
-	return error->code;
+	return error_about(error, -E2BIG, name, 0, 0,
+			   "%s takes %" PRIu64 " bytes, more than the whole pool of %" PRIu64
+			   ": give --pool %" PRIu64
+			   " or more, or in the configuration \"%s\": %" PRIu64
+			   " (elements, in each of %" PRIu64 " buffers)",
+			   name, need, pool, need,
+			   block == NVS_OFFLOAD_PARAM ? "buffer_size" : "sub_group_size",
+			   buffer_size_for(need, count, element_bytes(config, block)), count);
 }

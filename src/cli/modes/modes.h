@@ -8,7 +8,6 @@
 
 #include "cli/jobs/jobs.h"
 
-/* Modes read, write, randread and randwrite. */
 int bench_blocks(const struct bench_job *job, struct job_watch *watch, struct bench_result *result);
 /* Makes a file to work on, also that of `nvswap tune`. It has no name, so that nothing is left of
  * it however the process ends, and `nbytes` are reserved where the file system can. Returns the
@@ -33,7 +32,6 @@ int pool_choose(const struct bench_options *options, const struct model *model,
 /* ---- What a mode does after it has opened and filled what it needs: the wait for the other
  * jobs of the stage, the ramp, and the measured window ---- */
 
-/* The figures of one step. */
 struct step_done {
 	struct nvs_step_io io;
 	uint64_t updates_ns, tiles; /* of an optimizer; processor time of updates and norm */
@@ -64,6 +62,7 @@ struct bench_engine {
 	struct nvs_engine *engine;   /* NULL: opening failed */
 	struct nvs_tensor **tensors; /* in the order of the model */
 	const struct model *model;
+	struct pattern pattern; /* of the job */
 	struct bench_result *result;
 	uint64_t pool_bytes;
 	struct nvs_error difference; /* the first difference found */
@@ -76,16 +75,14 @@ int bench_engine_open(struct bench_engine *opened, const struct bench_job *job,
  * a drive busy, nor than a fraction of a second at `rate`. At least one tensor. */
 struct layer bench_engine_batch(const struct bench_engine *opened, size_t first, uint64_t rate);
 /* Generates tensors that are pinned. Time of filling and comparing is added to result->data_us. */
-void bench_engine_generate(struct bench_engine *opened, const struct pattern *pattern,
-			   const struct layer *tensors, uint32_t generation);
+void bench_engine_generate(struct bench_engine *opened, const struct layer *tensors,
+			   uint32_t generation);
 /* Writes that generation of each tensor whose entry in `chosen` is true; NULL: of all. */
-int bench_engine_fill(struct bench_engine *opened, const struct pattern *pattern,
-		      uint32_t generation, const bool *chosen);
+int bench_engine_fill(struct bench_engine *opened, uint32_t generation, const bool *chosen);
 /* Compares tensors that are pinned with their pattern. Differences are counted in the result, and
  * the first of them is kept for the verdict. */
-void bench_engine_compare(struct bench_engine *opened, const struct pattern *pattern,
-			  const struct layer *tensors, uint32_t generation);
-/* Waits until no tensor is in flight. */
+void bench_engine_compare(struct bench_engine *opened, const struct layer *tensors,
+			  uint32_t generation);
 int bench_engine_wait(struct bench_engine *opened);
 /* Stores the engine's statistics and closes it. Returns rc, or, if that is 0, -EBADMSG with the
  * first difference if contents differed, or the error of closing. */

@@ -290,7 +290,6 @@ int bench_step(const struct bench_job *job, struct job_watch *watch, struct benc
 
 struct pass {
 	const struct bench_job *job;
-	struct pattern pattern;
 	struct bench_engine opened;
 	struct layer *layers;
 	size_t nlayers;
@@ -310,7 +309,7 @@ static int visit(struct pass *pass, const struct layer *layer)
 	if (rc)
 		return rc;
 	if (job->options.verify)
-		bench_engine_compare(&pass->opened, &pass->pattern, layer, 0);
+		bench_engine_compare(&pass->opened, layer, 0);
 	from = clock_ns();
 	job_sleep_until(from + job->options.compute_us * 1000u);
 	if (job->options.compute_us && job->trace) {
@@ -339,9 +338,7 @@ static int pass_step(void *arg, struct step_done *done)
 int bench_params(const struct bench_job *job, struct job_watch *watch, struct bench_result *result)
 {
 	const struct model *model = &job->model;
-	struct pass pass = {.job = job,
-			    .pattern = {.model = model, .seed = job->options.seed},
-			    .layers = calloc(model->n, sizeof(struct layer))};
+	struct pass pass = {.job = job, .layers = calloc(model->n, sizeof(struct layer))};
 	struct load mode = {.options = &job->options,
 			    .watch = watch,
 			    .result = result,
@@ -357,7 +354,7 @@ int bench_params(const struct bench_job *job, struct job_watch *watch, struct be
 	result->steps.layers = pass.nlayers;
 	rc = bench_engine_open(&pass.opened, job, result);
 	mode.engine = pass.opened.engine;
-	rc = rc ?: bench_engine_fill(&pass.opened, &pass.pattern, 0, NULL);
+	rc = rc ?: bench_engine_fill(&pass.opened, 0, NULL);
 	if (!rc && !stop_signal())
 		rc = steps_run(&mode);
 	rc = bench_engine_close(&pass.opened, rc, result);

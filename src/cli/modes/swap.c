@@ -18,7 +18,6 @@ struct batch {
 
 struct run {
 	const struct bench_options *options;
-	struct pattern pattern;
 	struct bench_engine opened;
 	struct batch *batches;
 	size_t nbatches;
@@ -27,7 +26,6 @@ struct run {
 	struct bench_result *result;
 };
 
-/* A number of loops over all batches. */
 struct pass {
 	const char *name;
 	uint64_t loops;	     /* UINT64_MAX: until the runtime ends */
@@ -126,8 +124,7 @@ static int write_pass(struct run *run, struct pass *pass)
 		rc = rc ?: pin_batch(run, batch, false, -1);
 		if (!rc && run->options->verify) {
 			batch->generation += batch->written;
-			bench_engine_generate(&run->opened, &run->pattern, &batch->of,
-					      batch->generation);
+			bench_engine_generate(&run->opened, &batch->of, batch->generation);
 		}
 		rc = rc ?: release_batch(run, batch, NVS_DIRTY);
 		pass_moved(pass, batch->of.nbytes);
@@ -145,11 +142,11 @@ static int end_read(struct run *run, struct batch *batch, const struct pass *pas
 	if (rc)
 		return rc;
 	if (run->options->verify)
-		bench_engine_compare(&run->opened, &run->pattern, &batch->of, batch->generation);
+		bench_engine_compare(&run->opened, &batch->of, batch->generation);
 	change = pass->change && pace(run, pass, NVS_WRITE, batch);
 	if (change && run->options->verify) {
 		batch->generation++;
-		bench_engine_generate(&run->opened, &run->pattern, &batch->of, batch->generation);
+		bench_engine_generate(&run->opened, &batch->of, batch->generation);
 	}
 	return release_batch(run, batch, change ? NVS_DIRTY : NVS_CLEAN);
 }
@@ -216,7 +213,7 @@ static int prime(struct run *run)
 	if (rc == -EAGAIN)
 		rc = 0;
 	for (size_t i = 0; i < n && !rc && !stop_signal(); i++)
-		bench_engine_generate(&run->opened, &run->pattern, &run->batches[i].of, 0);
+		bench_engine_generate(&run->opened, &run->batches[i].of, 0);
 	for (size_t i = 0; i < n && !rc; i++)
 		rc = release_batch(run, &run->batches[i], NVS_CLEAN);
 	return rc;
@@ -257,7 +254,7 @@ static int run_opened(struct run *run)
 			(struct batch){.of = bench_engine_batch(&run->opened, first, options->rate),
 				       .written = options->rw != RW_SWAPOUT};
 	if (options->rw != RW_SWAPOUT)
-		rc = bench_engine_fill(&run->opened, &run->pattern, 0, NULL);
+		rc = bench_engine_fill(&run->opened, 0, NULL);
 	else if (!options->verify)
 		rc = prime(run);
 	rc = rc ?: load_run(&load);
@@ -281,7 +278,6 @@ static int run_opened(struct run *run)
 int bench_swap(const struct bench_job *job, struct job_watch *watch, struct bench_result *result)
 {
 	struct run run = {.options = &job->options,
-			  .pattern = {.model = &job->model, .seed = job->options.seed},
 			  .batches = calloc(job->model.n, sizeof(struct batch)),
 			  .watch = watch,
 			  .result = result};

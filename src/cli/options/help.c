@@ -30,7 +30,7 @@ void write_wrapped(FILE *file, const char *text, size_t indent)
 	fputc('\n', file);
 }
 
-/* Writes " --name a|b|c" or " --name ARGUMENT", and what it does. */
+/* Writes "--name a|b|c" or "--name ARGUMENT", and what it does. */
 static void write_option(FILE *file, const struct option_spec *spec)
 {
 	const char *dashes = spec->scope == OPTION_OF_FILE ? "" : "--", *alias;

@@ -23,7 +23,6 @@
 #define NS_OF_MS   1000000u
 
 const char *const report_formats[] = {[REPORT_NORMAL] = "normal", [REPORT_JSON] = "json", NULL};
-/* The library has their names. */
 const char *ioengine_names[NVS_IOENGINE_COUNT + 1];
 
 static void __attribute__((constructor)) name_ioengines(void)
@@ -79,8 +78,6 @@ bool read_amount(const char *text, const struct unit *units, uint64_t *value)
 	*value = number;
 	return true;
 }
-
-/* ---- Names */
 
 bool option_names_equal(const char *a, const char *b)
 {
@@ -142,9 +139,6 @@ unsigned join_names(const char *const *names, char text[384])
 	return n;
 }
 
-/* ---- Errors */
-
-/* An option's text and where it was given. */
 struct option_source {
 	const struct option_spec *spec;
 	const char *where; /* file and line; NULL: the command line */
@@ -292,7 +286,6 @@ size_t option_value_bytes(enum option_type type)
 	return nbytes[type];
 }
 
-/* Stores the value at `at`. -EINVAL after printing the reason. */
 static int option_store(const struct option_source *source, void *at)
 {
 	const struct option_spec *spec = source->spec;

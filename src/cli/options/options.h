@@ -25,7 +25,6 @@ enum option_type {
 	OPTION_PERCENT,	 /* double, 0 to 100: 2, 0.5 */
 };
 
-/* Where an option may be given. */
 enum option_scope {
 	OPTION_OF_JOB,	/* on the command line, in [global], and in the section of a job */
 	OPTION_OF_RUN,	/* on the command line and in [global] */
@@ -40,7 +39,6 @@ struct option_list {
 
 #define OPTIONS_MAX 96
 
-/* Choices of --ioengine, ended by NULL. */
 extern const char *ioengine_names[];
 
 struct option_spec {
@@ -97,7 +95,6 @@ bool options_exclude(const struct option_spec *a, const struct option_spec *b);
 
 /* Writes "a, b and c" from names that end with NULL. Returns their number. */
 unsigned join_names(const char *const *names, char text[384]);
-/* Whether the names are equal, with - and _ equal. */
 bool option_names_equal(const char *a, const char *b);
 /* The name, and from k = 1 on its aliases; NULL after them. */
 static inline const char *option_name(const struct option_spec *spec, unsigned k)
@@ -111,7 +108,6 @@ static inline const char *option_name(const struct option_spec *spec, unsigned k
 int options_set(const struct command_spec *command, const char *key, char *value, const char *where,
 		void *values, struct options_given *given);
 
-/* Size of the stored value. */
 size_t option_value_bytes(enum option_type type);
 
 struct unit {
@@ -132,7 +128,6 @@ struct report_options {
 
 extern const char *const report_formats[];
 
-/* Writes the report in its format. */
 static inline struct json_writer report_writer(const struct report_options *options, FILE *file)
 {
 	return options->format == REPORT_JSON ? json_to(file, 4) : json_as_text(file);

@@ -76,8 +76,6 @@ static bool grow_array(struct reader *reader, void *array, size_t n, size_t *roo
 	return grown;
 }
 
-/* ---- Tensors ---- */
-
 static int compare_subjects(const void *left, const void *right)
 {
 	const struct subject *a = left, *b = right;
@@ -123,8 +121,6 @@ static struct subject *find_subject(struct reader *reader, const char *name, uin
 	model->nbytes += nbytes;
 	return made;
 }
-
-/* ---- Accesses ---- */
 
 /* Appends an access that an engine allows in this state, or fails. `subject` is NULL for steps. */
 static void add_access(struct reader *reader, enum access_call call, struct subject *subject)
@@ -462,8 +458,6 @@ static void take_waits_out(struct reader *reader)
 	list->stall_ns = stalled - stalled_before;
 }
 
-/* ---- The list ---- */
-
 static void end_subject(const void *node, VISIT visit, void *arg)
 {
 	struct subject *subject = *(struct subject *const *)node;
@@ -526,12 +520,10 @@ int accesses_load(struct access_list *list, struct model *model, const char *pat
 	fclose(reader.file);
 	if (!model->n)
 		return reader.rc
-			       ? reader.rc
-			       : error_set(
-					 error, -EINVAL,
-					 "%.400s: no accesses of tensors: give the trace of a run "
-					 "that swapped, or a list of accesses",
-					 path);
+			       ?: error_set(error, -EINVAL,
+					    "%.400s: no accesses of tensors: give the trace of a "
+					    "run that swapped, or a list of accesses",
+					    path);
 	model->tensors = calloc(model->n, sizeof(*model->tensors));
 	list->read_first = calloc(model->n, sizeof(bool));
 	if (!model->tensors || !list->read_first)

@@ -28,21 +28,17 @@ struct replay {
 	const struct bench_options *options;
 	const struct access_list *list;
 	const struct model *model;
-	struct pattern pattern;
 	struct bench_engine opened;
 	struct contents *contents; /* by tensor */
 	uint64_t asked;		   /* bytes that calls requested, for the progress */
 	struct bench_result *result;
 };
 
-/* A call on the tensors of n accesses. */
 struct call {
 	const struct access *of;
 	size_t n;
 	struct nvs_tensor **tensors;
 };
-
-/* ---- Preparation ---- */
 
 int replay_load(struct bench_job *job, struct nvs_error *error)
 {
@@ -159,8 +155,7 @@ static int wait_for(struct replay *replay, const struct call *call)
 		const struct layer tensor = only(replay, call->of[i].tensor);
 
 		if (contents->state == READING && replay->options->verify)
-			bench_engine_compare(&replay->opened, &replay->pattern, &tensor,
-					     contents->generation);
+			bench_engine_compare(&replay->opened, &tensor, contents->generation);
 		if (contents->state == READING)
 			contents->state = LANDED;
 	}
@@ -183,8 +178,7 @@ static int release(struct replay *replay, const struct call *call)
 
 		contents->state = LANDED;
 		if (dirty && (replay->options->verify || !contents->generation))
-			bench_engine_generate(&replay->opened, &replay->pattern, &one,
-					      ++contents->generation);
+			bench_engine_generate(&replay->opened, &one, ++contents->generation);
 	}
 	for (size_t i = 0; i < call->n && !rc; i++) {
 		struct contents *contents = contents_of(replay, call, i);
@@ -222,8 +216,6 @@ static int make_call(struct replay *replay, const struct call *call)
 		return nvs_engine_step_end(engine, NULL, error);
 	}
 }
-
-/* ---- The run ---- */
 
 static int perform_list(struct replay *replay, struct nvs_tensor **tensors, uint64_t loop)
 {
@@ -282,7 +274,6 @@ int bench_replay(const struct bench_job *job, struct job_watch *watch, struct be
 	struct replay replay = {.options = &job->options,
 				.list = list,
 				.model = &job->model,
-				.pattern = {.model = &job->model, .seed = job->options.seed},
 				.contents = calloc(job->model.n, sizeof(struct contents)),
 				.result = result};
 	int rc;
@@ -296,7 +287,7 @@ int bench_replay(const struct bench_job *job, struct job_watch *watch, struct be
 	rc = bench_engine_open(&replay.opened, job, result);
 	for (size_t i = 0; i < job->model.n; i++) /* those that are read before they are written */
 		replay.contents[i].generation = list->read_first[i];
-	rc = rc ?: bench_engine_fill(&replay.opened, &replay.pattern, 1, list->read_first);
+	rc = rc ?: bench_engine_fill(&replay.opened, 1, list->read_first);
 	if (!rc && !stop_signal()) {
 		const struct load load = {.options = &job->options,
 					  .watch = watch,

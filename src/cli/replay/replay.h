@@ -60,7 +60,6 @@ void replay_release(struct bench_job *job);
 /* -E2BIG if job->config's pool is smaller than the tensors in use at the same time. */
 int replay_check_pool(const struct bench_job *job, struct nvs_error *error);
 
-/* A mode like those of modes/modes.h. */
 int bench_replay(const struct bench_job *job, struct job_watch *watch, struct bench_result *result);
 
 #endif

@@ -16,8 +16,6 @@
 #include "cli/report/report.h"
 #include "cli/settings.h"
 
-/* ---- Options and configuration ---- */
-
 /* By their names in job files, with _ as fio's and DeepSpeed's keys have it. given->text has only
  * the last item of a list; the value has all. */
 static void put_given(struct json_writer *json, const struct options_given *given,
@@ -159,8 +157,6 @@ static void put_config(struct json_writer *json, const struct bench_job *job)
 	}
 	json_close_object(json);
 }
-
-/* ---- A direction ---- */
 
 /* fio's last bucket counts all longer times. */
 #define LAST_BIN (29 * 64 - 1)

@@ -8,13 +8,7 @@
 #include "cli/store/store.h"
 
 static const char *const copy_states[] = {"current", "older", "unused", "damaged"};
-
-static const char *state_name(enum nvs_store_state state)
-{
-	static const char *const names[] = {"kept", "temporary", "partial", "damaged"};
-
-	return (unsigned)state < COUNT_OF(names) ? names[state] : "unknown";
-}
+static const char *const state_names[] = {"kept", "temporary", "partial", "damaged"};
 
 static const char *time_text(uint64_t seconds, char text[48])
 {
@@ -43,7 +37,7 @@ static void put_summary(struct json_writer *json, const struct nvs_store_place *
 	json_texts(json, "paths", place->paths, place->npaths);
 	json_count(json, "rank", info->rank);
 	json_text(json, "kind", info->optimizer ? "optimizer" : "parameters");
-	json_text(json, "state", state_name(info->state));
+	json_text(json, "state", state_names[info->state]);
 	json_count(json, "member", info->member);
 	json_count(json, "nmembers", info->nmembers);
 	json_count(json, "commit", info->commit);
@@ -85,7 +79,6 @@ static void put_rest(struct json_writer *json, const struct nvs_store_info *info
 	free(note);
 }
 
-/* Opens an object with what describes a store. */
 static void store_info_json(struct json_writer *json, const struct nvs_store_place *place,
 			    const struct nvs_store_info *info)
 {
@@ -188,15 +181,13 @@ struct tally {
 	uint64_t tensors, nbytes, unchecked, damaged;
 };
 
-static struct nvs_aio *open_aio(void)
+static struct nvs_aio *open_aio(const struct nvs_store_place *place)
 {
 	struct nvs_error error = {.size = sizeof(error)};
 	struct nvs_config *config = NULL;
 	struct nvs_aio *aio = NULL;
-	int rc = nvs_config_open(&config, &error);
+	int rc = store_settings(place, false, &(struct store_size){0}, &config, &error);
 
-	rc = rc ?: nvs_config_set_number(config, "aio.block_size", 1 << 20, &error);
-	rc = rc ?: nvs_config_set_number(config, "aio.queue_depth", 32, &error);
 	rc = rc ?: nvs_aio_open(&aio, config, &error);
 	if (rc)
 		say("%s", error.text);
@@ -256,7 +247,7 @@ static int verify_one(struct store_job *job, const struct nvs_store_place *place
 	if (info.state != NVS_STORE_KEPT)
 		say("%s", info.problem[0] ? info.problem : "the store is not kept");
 	if (info.state == NVS_STORE_KEPT || info.truncated)
-		aio = open_aio();
+		aio = open_aio(place);
 	if (!aio) {
 		nvs_store_close(store);
 		return status;

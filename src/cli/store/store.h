@@ -16,7 +16,6 @@ extern const struct command_spec store_command;
 
 enum store_kind { KIND_PARAMETERS, KIND_OPTIMIZER, KIND_ANY };
 #define STATE_NONE UINT_MAX
-/* By enum nvs_optimizer_state; ends with NULL. */
 extern const char *const store_formats[];
 
 /* Bytes of a pool, unless the largest tensor needs more. */
@@ -24,7 +23,6 @@ extern const char *const store_formats[];
 #define POOL_MIN (64 * MIB)
 #define POOL_MAX (512 * MIB)
 
-/* The options, and where the report goes. */
 struct store_job {
 	const char *const *paths;
 	unsigned npaths;
@@ -47,7 +45,6 @@ typedef int store_fn(struct store_job *job, const struct nvs_store_place *place)
 /* Calls `fn` for each store that the options choose below a path, as one of all paths. Returns the
  * highest exit status; STATUS_FAILED after saying so if there is none, or a path can't be read. */
 int store_each(struct store_job *job, store_fn *fn);
-/* How many stores the options choose. */
 unsigned store_count(const struct store_job *job);
 /* Whether they choose more than one; says so. */
 bool store_choice_open(const struct store_job *job);

@@ -109,7 +109,6 @@ static uint64_t read_clock(void *arg)
 	return clock_ns();
 }
 
-/* Called once a round, which is rare. */
 static void show_progress(void *arg, const char *phase, double share)
 {
 	const struct tune_workload *workload = arg;
@@ -218,7 +217,6 @@ static int make_and_measure(struct tuning *tuning)
 	if (!rc && !workload->memory)
 		rc = -ENOMEM;
 	if (!rc) {
-		/* Random bytes, which no drive can compress. */
 		pattern_block(1, 0, 0, 0, workload->memory, workload->memory_bytes);
 		rc = measure_all(tuning);
 	}

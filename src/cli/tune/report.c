@@ -18,8 +18,6 @@ static const char *const fates[] = {
 	[TUNE_OVER] = "over",	    [TUNE_CHOSEN] = "chosen",
 };
 
-/* ---- JSON ---- */
-
 bool tune_names_ioengine(const struct tuning *tuning)
 {
 	return tuning->outcome.chosen->point.ioengine != tuning->drive.machine.auto_ioengine;
@@ -142,8 +140,6 @@ void tune_json(FILE *file, const struct tuning *tuning, bool whole)
 	}
 	json_close_object(json);
 }
-
-/* ---- Text ---- */
 
 static const char *time_text(uint64_t ns, char text[24])
 {

@@ -23,7 +23,6 @@ struct tune_options {
 	struct report_options report;
 };
 
-/* The drive, and the effect of writing on its speed. */
 struct tune_drive {
 	struct nvs_machine_info machine;
 	struct nvs_path_info path;
@@ -68,7 +67,6 @@ struct tuning {
 };
 
 extern const struct command_spec tune_command;
-/* Like options_parse, starting from the defaults. */
 int tune_options_parse(struct tune_options *options, int argc, char **argv);
 extern const char *const tune_objectives[];
 
@@ -80,7 +78,6 @@ int tune_look(const char *directory, struct tune_drive *drive, struct nvs_error 
 /* The size of the file. -ENOSPC; -EINVAL: above the limit of writes. */
 int tune_choose_working_set(const struct tune_options *options, const struct tune_drive *drive,
 			    uint64_t *working_set, struct nvs_error *error);
-/* The size of the memory used for transfers. */
 uint64_t tune_memory_bytes(const struct nvs_machine_info *machine);
 /* The points to consider. -EINVAL: the options leave none; -ENOTSUP: their engine works not
  * here. */
@@ -90,7 +87,6 @@ int tune_space_make(const struct tune_options *options, const struct nvs_machine
  * working set to the filled part. -ETIME: too little after `hard_ns`; -EINTR. */
 int tune_fill(struct tune_workload *workload, enum nvs_ioengine ioengine, struct tune_drive *drive,
 	      uint64_t soft_ns, uint64_t hard_ns, struct nvs_error *error);
-/* Compares the references, between which so many bytes were written. */
 void tune_judge_writes(struct tune_drive *drive, uint64_t written);
 
 /* ---- A round ---- */
@@ -139,7 +135,6 @@ int tune_edit(struct tune_text *text, const char *name, const struct tune_point 
 
 /* Whether the choice must name its engine, because auto takes another one. */
 bool tune_names_ioengine(const struct tuning *tuning);
-/* The table of all trials. */
 void tune_table(FILE *file, const struct tuning *tuning);
 /* The choice as a configuration, which may have the whole result as one more member. */
 void tune_json(FILE *file, const struct tuning *tuning, bool whole);

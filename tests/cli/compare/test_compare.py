@@ -82,11 +82,10 @@ def what_is_slower_by_more_than_the_threshold_is_the_exit_status(work):
 def noise_is_no_change(work):
     return (work.verdict(job(), job(write=101e6)) == (0, "same") and
             work.verdict(job(noise=0.5), job(write=70e6, noise=0.5)) == (0, "can't tell") and
-            work.verdict(job(), job(write=70e6, samples=4)) == (0, "can't tell"))
-
-
-def latency_of_single_runs_has_no_verdict(work):
-    return work.verdict(job(), job(p99=9e6), key="write_clat_p99_ns") == (0, "can't tell")
+            work.verdict(job(), job(write=70e6, samples=4)) == (0, "can't tell") and
+            "only if it took 4 s or more" in " ".join(work.run(
+                work.file("a.json", job(samples=2)), work.directory / "a.json").stdout.split()) and
+            work.verdict(job(), job(p99=9e6), key="write_clat_p99_ns") == (0, "can't tell"))
 
 
 def higher_latency_of_repeated_runs_is_slower(work):
@@ -161,29 +160,11 @@ def labels_are_of_the_files_or_given(work):
     return report["results"] == [{"label": "a,1", "runs": 1}, {"label": "after", "runs": 2}]
 
 
-def names_of_operands_are_not_empty(work):
-    good = work.file("a.json", job())
-    return all(work.refuses(pattern, good, operand) for pattern, operand in (
-        ("give a name before the =", f"={good}"),
-        ("the list of files has an empty name", f"{good},,{good}")))
-
-
-def a_run_too_short_for_an_interval_is_reported(work):
-    short = work.file("a.json", job(samples=2))
-    _, report = work.json(short, short)
-    return report["jobs"][0]["write_bw_bytes"][0]["half_width"] is None and (
-        "only if it took 4 s or more" in " ".join(work.run(short, short).stdout.split()))
-
-
-def lines_around_the_json_are_passed_over(work):
-    text = "fio: a warning\n" + json.dumps({"jobs": [job()]}, indent=1) + "\n\njob: (groupid=0)\n"
-    return work.run(work.file("a.json", text=text), work.file("b.json", job())).returncode == 0
-
-
 def of_several_reports_in_a_file_the_last_counts(work):
     reports = [json.dumps({"jobs": [job(write=bw)]}, indent=2) for bw in (50e6, 75e6, 100e6)]
     whole = work.file("whole.json", text="\n".join(reports) + "\n")
-    mixed = work.file("mixed.json", text="\njob: swap\n".join(reports) + "\njob: swap\n")
+    # Lines around them are passed over.
+    mixed = work.file("mixed.json", text="fio: a warning\n" + "\njob: swap\n".join(reports) + "\njob: swap\n")
     cut = work.file("cut.json", text=("\n".join(reports))[:-20])
     _, report = work.json(work.file("one.json", job(write=100e6)), whole, mixed)
     return [side["value"] for side in report["jobs"][0]["write_bw_bytes"]] == [100e6] * 3 and \
@@ -218,6 +199,8 @@ def damaged_results_are_refused_with_their_place(work):
         work.refuses("nul.json can't be read: it is no text", good, work.directory / "nul.json"),
         work.refuses("gone.json can't be read: No such file", good, work.directory / "gone.json"),
         work.refuses("can't be read: Is a directory", good, work.directory),
+        work.refuses("give a name before the =", good, f"={good}"),
+        work.refuses("the list of files has an empty name", good, f"{good},,{good}"),
         work.refuses("needs at least two results", good)))
 
 
@@ -275,26 +258,10 @@ def results_of_nvswap_and_fio_are_compared(work):
             all(run["bins"] for side in found["clat_ns"] for run in side["read"]))
 
 
-TESTS = (
-    a_figure_that_one_side_lacks_has_no_change,
-    what_is_slower_by_more_than_the_threshold_is_the_exit_status, noise_is_no_change,
-    latency_of_single_runs_has_no_verdict, higher_latency_of_repeated_runs_is_slower,
-    cpu_is_reported_and_fails_nothing,
-    samples_of_one_run_count_for_a_quarter_and_of_jobs_at_the_same_time_for_one, repeated_runs_have_the_interval_of_welch,
-    jobs_are_matched_by_name, jobs_of_other_names_are_matched_by_order,
-    labels_are_of_the_files_or_given, names_of_operands_are_not_empty,
-    a_run_too_short_for_an_interval_is_reported, lines_around_the_json_are_passed_over,
-    of_several_reports_in_a_file_the_last_counts, what_bench_writes_at_intervals_is_read,
-    damaged_results_are_refused_with_their_place, names_drive_no_terminal,
-    text_fits_eighty_columns,
-    latencies_of_each_run_are_as_the_results_have_them,
-    results_of_nvswap_and_fio_are_compared)
-
-
 def main():
     (BUILD / "tmp").mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=BUILD / "tmp") as directory:
-        return checks.run(TESTS, Work(directory))
+        return checks.run_all(globals(), "work", Work(directory))
 
 
 if __name__ == "__main__":

@@ -13,8 +13,9 @@ info text_describes_machine_engines_and_path 0 --nvme-path "$T" &&
 		"$T" "  filesystem    " "  direct     " "advice"
 info without_a_path_text_describes_the_machine 0 && has out "memory  " "advice"
 info several_paths_are_described_in_order 0 --nvme-path "$T" --nvme-path . \
-	--output-format json &&
-	json "assert [path['path'] for path in paths] == ['$T', '.']"
+	--output-format json && json "
+		assert [path['path'] for path in paths] == ['$T', '.']
+		assert len(set(report['advice'])) == len(report['advice'])"
 info json_has_its_stable_names 0 --nvme-path . --output-format json && json '
 		assert report["nvswap version"]
 		assert set(report["ioengines"]) == {"auto", "io_uring", "libaio", "posix"}
@@ -33,17 +34,13 @@ info json_has_its_stable_names 0 --nvme-path . --output-format json && json '
 			    "physical_block_bytes", "max_io_bytes", "max_hw_io_bytes",
 			    "nr_requests", "max_segments", "numa_node", "reserve_fails", "drives"):
 			assert key in paths[0], key
-		assert all(isinstance(line, str) for line in report["advice"])
-		assert len(set(report["advice"])) == len(report["advice"])'
+		assert all(isinstance(line, str) for line in report["advice"])'
 if [ "$(stat -f -c %T /dev/shm 2>/dev/null)" = tmpfs ] && [ -w /dev/shm ]; then
 	info a_path_in_memory_has_no_direct_io_and_no_drive 0 --nvme-path /dev/shm &&
 		has out "  direct                     no" "  drives none"
 else
 	echo "skip a_path_in_memory_has_no_direct_io_and_no_drive: /dev/shm is not a writable tmpfs"
 fi
-info harm_on_two_paths_is_reported_once 0 --nvme-path . --nvme-path . --output-format json &&
-	json 'assert len(set(report["advice"])) == len(report["advice"])'
-
 info a_missing_path_fails_with_the_way_to_make_it 1 --nvme-path "$T/a/b" &&
 	has err "$T/a/b does not exist" "mkdir -p '$T/a/b'"
 info a_path_that_fails_leaves_the_report_of_the_others 1 --nvme-path "$T/a" --nvme-path . \
@@ -75,20 +72,6 @@ info a_result_and_a_rate_exclude_each_other 2 --result "$T/result.json" --daily-
 
 info output_is_written_completely_to_a_file 0 --output "$T/file" --output-format json &&
 	mv "$T/file" "$T/out" && json 'assert not paths'
-seq 100000 >"$T/file"
-info an_earlier_output_is_replaced 0 --output "$T/file" --output-format json &&
-	mv "$T/file" "$T/out" && json 'assert not paths'
-info an_output_that_cannot_be_opened_fails 1 --output "$T/no/file" &&
-	has err "$T/no/file"
-if [ -w /dev/full ]; then
-	info an_output_that_is_full_fails 1 --output /dev/full && has err "/dev/full" "No space"
-	name=standard_output_that_is_full_fails
-	"$NVSWAP" info --output-format json >/dev/full 2>"$T/err"
-	if [ $? -eq 1 ]; then has err "standard output" "No space"; else not_ok "it succeeds"; fi
-else
-	echo "skip an_output_that_is_full_fails: there is no /dev/full"
-fi
-
 info help_names_every_option 0 --help &&
 	has out "--nvme-path" "--output-format" "--output FILE" "Exit status"
 info an_argument_that_is_no_option_is_bad_usage 2 . && has err "takes no arguments"

@@ -4,10 +4,12 @@
 #include "cli/jobs/jobs.h"
 #include "system/nth_fixture.h"
 
-static void *memory; /* of the last job file */
+static void *memory; /* of the job files of a test */
+static struct jobfile jobfile;
+static struct nvs_error error = {.size = sizeof(error)};
 
 /* Reads nbytes of text as a file. */
-static int parse(struct jobfile *jobfile, const char *text, size_t nbytes, struct nvs_error *error)
+static int parse(const char *text, size_t nbytes)
 {
 	static char path[64];
 	int fd = memfd_create("x.ini", MFD_CLOEXEC), rc;
@@ -15,20 +17,20 @@ static int parse(struct jobfile *jobfile, const char *text, size_t nbytes, struc
 	assert_true(fd >= 0);
 	assert_int_equal(write(fd, text, nbytes), nbytes);
 	snprintf(path, sizeof(path), "/dev/fd/%d", fd);
-	rc = jobfile_read(jobfile, path, &memory, error);
+	rc = jobfile_read(&jobfile, path, &memory, &error);
 	close(fd);
 	return rc;
 }
 
 /* Prints the job file as "[name]key=value,bare," for each section, for comparison. */
-static const char *shown(const struct jobfile *jobfile)
+static const char *shown(void)
 {
 	static char text[4096];
 	size_t n = 0;
 
 	text[0] = '\0';
-	for (size_t i = 0; i < jobfile->n; i++) {
-		const struct jobfile_section *section = &jobfile->sections[i];
+	for (size_t i = 0; i < jobfile.n; i++) {
+		const struct jobfile_section *section = &jobfile.sections[i];
 
 		n += (size_t)snprintf(text + n, sizeof(text) - n, "[%s]", section->name);
 		for (size_t j = 0; j < section->n; j++)
@@ -42,25 +44,17 @@ static const char *shown(const struct jobfile *jobfile)
 
 static void assert_reads(const char *text, const char *expected)
 {
-	struct jobfile jobfile;
-	struct nvs_error error = {.size = sizeof(error)};
-
-	SUCCEEDS(parse(&jobfile, text, strlen(text), &error), &error);
+	SUCCEEDS(parse(text, strlen(text)), &error);
 	for (size_t i = 0; i < jobfile.nlines; i++)
 		SUCCEEDS(jobfile_expand(&memory, &jobfile.lines[i], &error), &error);
-	assert_string_equal(shown(&jobfile), expected);
-	jobfile_forget(&memory);
+	assert_string_equal(shown(), expected);
 }
 
 static void assert_refused_bytes(const char *text, size_t nbytes, int code, const char *said)
 {
-	struct jobfile jobfile;
-	struct nvs_error error = {.size = sizeof(error)};
-
-	assert_int_equal(parse(&jobfile, text, nbytes, &error), code);
+	assert_int_equal(parse(text, nbytes), code);
 	assert_int_equal(error.code, code);
 	assert_says(error.text, said);
-	jobfile_forget(&memory);
 }
 
 static void assert_refused(const char *text, const char *said)
@@ -111,16 +105,13 @@ TEST(errors_have_their_line)
 static void assert_not_expanded(const char *value, const char *said)
 {
 	char text[512];
-	struct jobfile jobfile;
-	struct nvs_error error = {.size = sizeof(error)};
 
 	snprintf(text, sizeof(text), "[a]\nbs=%s\n", value);
-	SUCCEEDS(parse(&jobfile, text, strlen(text), &error), &error);
+	SUCCEEDS(parse(text, strlen(text)), &error);
 	assert_int_equal(jobfile_expand(&memory, &jobfile.lines[0], &error), -EINVAL);
 	assert_int_equal(error.code, -EINVAL);
 	assert_says(error.text, said);
 	assert_string_equal(jobfile.lines[0].value, value);
-	jobfile_forget(&memory);
 }
 
 TEST(a_value_that_cannot_be_expanded_is_reported_with_its_line)
@@ -154,15 +145,12 @@ TEST(a_mebibyte_is_read_and_no_more)
 {
 	size_t n = 1u << 20;
 	char *text = malloc(n + 1);
-	struct jobfile jobfile;
-	struct nvs_error error = {.size = sizeof(error)};
 
 	assert_non_null(text);
 	memset(text, 'v', n + 1);
 	memcpy(text, "[a]\nk=", 6);
-	SUCCEEDS(parse(&jobfile, text, n, &error), &error);
+	SUCCEEDS(parse(text, n), &error);
 	assert_int_equal(strlen(jobfile.sections[0].lines[0].value), n - 6);
-	jobfile_forget(&memory);
 	assert_refused_bytes(text, n + 1, -EFBIG, ": a job file has at most 1 MiB");
 	free(text);
 }
@@ -172,21 +160,16 @@ TEST(a_mebibyte_is_read_and_no_more)
 TEST(an_unreadable_file_is_reported_with_the_reason)
 {
 	const char *directory = temp_directory();
-	struct jobfile jobfile;
-	struct nvs_error error = {.size = sizeof(error)};
 
 	assert_int_equal(jobfile_read(&jobfile, path_in(directory, "no"), &memory, &error),
 			 -ENOENT);
 	assert_says(error.text, "No such file");
 	assert_int_equal(jobfile_read(&jobfile, directory, &memory, &error), -EISDIR);
-	jobfile_forget(&memory);
 }
 
 TEST(standard_input_is_a_file)
 {
 	int ends[2], saved = dup(STDIN_FILENO);
-	struct jobfile jobfile;
-	struct nvs_error error = {.size = sizeof(error)};
 
 	assert_int_equal(pipe(ends), 0);
 	assert_int_equal(write(ends[1], "[a]\nx=1\n", 8), 8);
@@ -198,18 +181,15 @@ TEST(standard_input_is_a_file)
 	close(saved);
 	close(ends[0]);
 	SUCCEEDS(rc, &error);
-	assert_string_equal(shown(&jobfile), "[a]x=1,");
+	assert_string_equal(shown(), "[a]x=1,");
 	assert_string_equal(jobfile.sections[0].file, "standard input");
-	jobfile_forget(&memory);
 }
 
-static int read_and_expand(void *path, struct nvs_error *error)
+static int read_and_expand(void *path, struct nvs_error *failure)
 {
-	struct jobfile jobfile;
-	int rc = jobfile_read(&jobfile, path, &memory, error);
+	int rc = jobfile_read(&jobfile, path, &memory, failure)
+			 ?: jobfile_expand(&memory, &jobfile.lines[0], failure);
 
-	if (!rc)
-		rc = jobfile_expand(&memory, &jobfile.lines[0], error);
 	jobfile_forget(&memory);
 	return rc;
 }
@@ -226,4 +206,10 @@ TEST(a_failing_call_is_reported)
 	unsetenv("NVSWAP_TEST");
 }
 
-EACH_TEST(NULL, cleanup)
+static int forget(void **state)
+{
+	jobfile_forget(&memory);
+	return cleanup(state);
+}
+
+EACH_TEST(NULL, forget)

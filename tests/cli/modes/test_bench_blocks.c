@@ -119,10 +119,13 @@ static int run_job(struct job *job)
 
 static const unsigned modes[] = {RW_READ, RW_WRITE, RW_RANDREAD, RW_RANDWRITE};
 
-TEST(each_mode_moves_its_blocks)
+TEST(each_mode_moves_its_blocks_by_each_engine)
 {
+	static const enum nvs_ioengine engines[] = {NVS_IOENGINE_AUTO, NVS_IOENGINE_POSIX,
+						    NVS_IOENGINE_LIBAIO};
+
 	for (unsigned i = 0; i < COUNT(modes); i++)
-		for (unsigned workers = 1; workers <= 2; workers++) {
+		for (unsigned workers = 1; workers <= COUNT(engines); workers++) {
 			struct job *job = new_job(modes[i], 3 * MIB + 5 * KIB);
 			const uint64_t bytes = 2 * 3 * MIB;
 			bool writes = block_mode_writes(modes[i]);
@@ -131,6 +134,7 @@ TEST(each_mode_moves_its_blocks)
 			job->options.loops = 2;
 			job->options.ramp_loops = 1;
 			job->config.aio.thread_count = workers;
+			job->config.aio.ioengine = engines[workers - 1];
 			SUCCEEDS(run_job(job), &job->result.error);
 			assert_true(result->measured && result->opened);
 			assert_int_equal(result->bytes[0] + result->bytes[1], bytes);
@@ -178,16 +182,22 @@ TEST(sectors_are_moved_direct_where_the_drive_can)
 /* ---- Contents of the file ---- */
 
 static unsigned zero_sectors;
+static bool in_sequence; /* those that were written are at the file's beginning */
 
-static void count_zero_sectors(void)
+static void scan_file(void)
 {
 	static const char zeros[512];
 	char sector[512];
 	int fd = file_of_job(O_RDONLY);
 
 	zero_sectors = 0;
-	while (read(fd, sector, sizeof(sector)) == sizeof(sector))
-		zero_sectors += !memcmp(sector, zeros, sizeof(zeros));
+	in_sequence = true;
+	while (read(fd, sector, sizeof(sector)) == sizeof(sector)) {
+		bool empty = !memcmp(sector, zeros, sizeof(zeros));
+
+		in_sequence &= !zero_sectors || empty;
+		zero_sectors += empty;
+	}
 	close(fd);
 }
 
@@ -199,32 +209,11 @@ TEST(every_block_is_written_or_filled)
 		unsigned rw = modes[i % COUNT(modes)];
 		struct job *job = new_job(rw, sizes[i / COUNT(modes)]);
 
-		*(block_mode_writes(rw) ? &watch.on_measured
-					: &watch.on_begin) = count_zero_sectors;
+		*(block_mode_writes(rw) ? &watch.on_measured : &watch.on_begin) = scan_file;
 		zero_sectors = 1;
 		SUCCEEDS(run_job(job), &job->result.error);
 		assert_int_equal(zero_sectors, 0);
 	}
-}
-
-static bool in_sequence;
-
-/* Whether the sectors that were written are those at the file's beginning. */
-static void find_sequence(void)
-{
-	static const char zeros[512];
-	char sector[512];
-	int fd = file_of_job(O_RDONLY);
-	bool ended = false;
-
-	in_sequence = true;
-	while (read(fd, sector, sizeof(sector)) == sizeof(sector)) {
-		bool empty = !memcmp(sector, zeros, sizeof(zeros));
-
-		in_sequence &= !ended || empty;
-		ended |= empty;
-	}
-	close(fd);
 }
 
 TEST(random_blocks_are_in_no_sequence)
@@ -233,7 +222,7 @@ TEST(random_blocks_are_in_no_sequence)
 		struct job *job = new_job(random ? RW_RANDWRITE : RW_WRITE, MIB);
 
 		watch.pace_ends = MIB / 2;
-		watch.on_measured = find_sequence;
+		watch.on_measured = scan_file;
 		SUCCEEDS(run_job(job), &job->result.error);
 		assert_int_equal(job->result.bytes[NVS_WRITE], MIB / 2);
 		assert_int_equal(in_sequence, !random);
@@ -329,20 +318,6 @@ TEST(a_file_needs_direct_io_and_space)
 	job = new_job(RW_WRITE, 4 * MIB);
 	watch.directory = directory;
 	SUCCEEDS(run_job(job), &job->result.error);
-}
-
-/* The posix engine and libaio do without registered memory and move the same bytes. */
-TEST(other_engines_do_the_same)
-{
-	static const enum nvs_ioengine engines[] = {NVS_IOENGINE_POSIX, NVS_IOENGINE_LIBAIO};
-
-	for (unsigned i = 0; i < COUNT(engines); i++) {
-		struct job *job = new_job(RW_RANDREAD, 4 * MIB);
-
-		job->config.aio.ioengine = engines[i];
-		SUCCEEDS(run_job(job), &job->result.error);
-		assert_int_equal(job->result.bytes[0] + job->result.bytes[1], 4 * MIB);
-	}
 }
 
 EACH_TEST(NULL, cleanup)

@@ -49,18 +49,14 @@ completes choices_are_completed "randread;randwrite" bench --rw rand
 completes choices_follow_an_equal_sign "randread;randwrite" bench --rw = rand
 completes all_choices_follow_an_equal_sign "auto;io_uring;libaio;posix" bench --ioengine =
 completes choices_are_those_of_the_command "swap;read;write" tune --objective ''
-completes choices_of_an_alias_are_completed "swap" tune --rw sw
 completes underscores_are_taken "normal" bench --output_format no
 completes comma_lists_go_on "normal,json;normal,json+" bench --output-format normal,j
 completes flags_take_their_words_after_an_equal_sign "0;1" bench --verify = ''
-completes flags_take_no_word_of_their_own "mixed swap.ini" bench --verify mi
-completes numbers_are_not_completed "" bench --iodepth ''
 completes job_files_are_completed "mixed swap.ini" bench mi
 completes files_are_completed "ds_config.json" bench --config ds
 completes directories_alone_are_completed "store;stone" bench --nvme-path ''
 completes directories_follow_a_colon "store;stone" info --directory = /a : /b : sto
 completes directory_of_tune_is_completed "store;stone" tune st
-completes file_of_tune_is_completed "ds_config.json" tune store --apply d
 completes info_takes_no_argument "" info st
 completes keys_of_files_are_no_options "" bench --stone
 

@@ -7,47 +7,46 @@
 #include "cli/replay/replay.h"
 #include "support/support.h"
 
-struct loaded {
-	int rc;
-	struct access_list list;
-	struct model model;
-	struct nvs_error error;
-};
+static struct access_list list;
+static struct model model;
+static struct nvs_error error = {.size = sizeof(error)};
 
-static struct loaded load(const char *text, size_t nbytes)
+static int unload(void **state)
 {
-	struct loaded loaded = {.error = {.size = sizeof(loaded.error)}};
-	int fd = memfd_create("accesses", MFD_CLOEXEC);
+	accesses_free(&list);
+	model_free(&model);
+	return cleanup(state);
+}
+
+static int load(const char *text, size_t nbytes)
+{
+	int fd = memfd_create("accesses", MFD_CLOEXEC), rc;
 	char path[64];
 
+	accesses_free(&list);
+	model_free(&model);
 	assert_true(fd >= 0);
 	assert_int_equal(write(fd, text, nbytes), nbytes);
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	loaded.rc = accesses_load(&loaded.list, &loaded.model, path, &loaded.error);
+	rc = accesses_load(&list, &model, path, &error);
 	close(fd);
-	return loaded;
+	return rc;
 }
 
-static void unload(struct loaded *loaded)
+static void load_text(const char *text)
 {
-	accesses_free(&loaded->list);
-	model_free(&loaded->model);
-}
-
-static struct loaded load_text(const char *text)
-{
-	return load(text, strlen(text));
+	SUCCEEDS(load(text, strlen(text)), &error);
 }
 
 /* Prints "SWAP_IN 0 at 5" for each access, with a letter for the call. */
-static const char *listed(const struct access_list *list)
+static const char *listed(void)
 {
 	static const char letters[] = "ILWCDPOBE";
 	static char text[4096];
 
 	*text = '\0';
-	for (size_t i = 0; i < list->n; i++) {
-		const struct access *access = &list->accesses[i];
+	for (size_t i = 0; i < list.n; i++) {
+		const struct access *access = &list.accesses[i];
 		size_t length = strlen(text);
 
 		snprintf(text + length, sizeof(text) - length, "%s%c%u@%llu",
@@ -59,43 +58,36 @@ static const char *listed(const struct access_list *list)
 
 static void refuses(const char *text, const char *says)
 {
-	struct loaded loaded = load_text(text);
+	int rc = load(text, strlen(text));
 
-	assert_true(loaded.rc == -EINVAL || loaded.rc == -E2BIG || loaded.rc == -ENOTSUP);
-	assert_says(loaded.error.text, says);
-	unload(&loaded);
+	assert_true(rc == -EINVAL || rc == -E2BIG || rc == -ENOTSUP);
+	assert_says(error.text, says);
 }
 
 /* ---- Text ---- */
 
 TEST(verbs_become_the_calls_of_a_program)
 {
-	struct loaded loaded = load_text("  # nothing\n\nprefetch b 1.5k\nstep\n"
-					 "swapin a 4097 # of odd length\ncompute 1.5us\n"
-					 "release a\nswapout b\nstep\nswapin b 1536\n"
-					 "compute 2ns\nswapout b");
-
-	assert_int_equal(loaded.rc, 0);
-	assert_string_equal(listed(&loaded.list),
+	load_text("  # nothing\n\nprefetch b 1.5k\nstep\n"
+		  "swapin a 4097 # of odd length\ncompute 1.5us\n"
+		  "release a\nswapout b\nstep\nswapin b 1536\n"
+		  "compute 2ns\nswapout b");
+	assert_string_equal(listed(),
 			    " P0@0 B0@0 I1@0 W1@0 C1@1500 L0@1500 D0@1500 O0@1500 E0@1500 B0@1500"
 			    " I0@1500 W0@1500 D0@1502 O0@1502 E0@1502");
-	assert_int_equal(loaded.model.n, 2);
-	assert_string_equal(loaded.model.tensors[1].name, "a");
-	assert_int_equal(loaded.model.tensors[0].nbytes, 1536);
-	assert_int_equal(loaded.model.nbytes, 1536 + 4097);
-	assert_true(loaded.list.read_first[0] && loaded.list.read_first[1]);
-	assert_int_equal(loaded.list.in_use_max, 8192);
-	unload(&loaded);
+	assert_int_equal(model.n, 2);
+	assert_string_equal(model.tensors[1].name, "a");
+	assert_int_equal(model.tensors[0].nbytes, 1536);
+	assert_int_equal(model.nbytes, 1536 + 4097);
+	assert_true(list.read_first[0] && list.read_first[1]);
+	assert_int_equal(list.in_use_max, 8192);
 }
 
 TEST(pinned_tensors_are_released_at_the_end)
 {
-	struct loaded loaded = load_text("swapout a 1\nstep\nswapin a\n");
-
-	assert_int_equal(loaded.rc, 0);
-	assert_string_equal(listed(&loaded.list), " L0@0 D0@0 O0@0 B0@0 I0@0 W0@0 C0@0 E0@0");
-	assert_false(loaded.list.read_first[0]);
-	unload(&loaded);
+	load_text("swapout a 1\nstep\nswapin a\n");
+	assert_string_equal(listed(), " L0@0 D0@0 O0@0 B0@0 I0@0 W0@0 C0@0 E0@0");
+	assert_false(list.read_first[0]);
 }
 
 TEST(invalid_text_is_refused_with_its_line)
@@ -172,42 +164,31 @@ static const char *const recorded[] = {
 
 TEST(the_clock_of_a_recorded_program_stops_while_it_waits)
 {
-	struct loaded loaded = load_text(trace_of(recorded));
-
-	assert_int_equal(loaded.rc, 0);
+	load_text(trace_of(recorded));
 	/* The program waits from 12 to 18 us, except 1.5 us in which a thread computes. */
-	assert_string_equal(listed(&loaded.list), " L0@0+L1@0 D0@1000+D1@1000 O1@1000 I1@5500 "
-						  "W1@6623 C1@6623");
-	assert_int_equal(loaded.list.wall_ns, 11123);
-	assert_int_equal(loaded.list.stall_ns, 4500);
-	assert_int_equal(loaded.list.pool_bytes, 65536);
-	assert_int_equal(loaded.list.bytes[NVS_READ], 6);
-	assert_int_equal(loaded.list.bytes[NVS_WRITE], 6);
-	assert_string_equal(loaded.model.tensors[0].name, "w@4096");
-	assert_int_equal(loaded.model.tensors[0].numel, 3);
-	unload(&loaded);
+	assert_string_equal(listed(), " L0@0+L1@0 D0@1000+D1@1000 O1@1000 I1@5500 "
+				      "W1@6623 C1@6623");
+	assert_int_equal(list.wall_ns, 11123);
+	assert_int_equal(list.stall_ns, 4500);
+	assert_int_equal(list.pool_bytes, 65536);
+	assert_int_equal(list.bytes[NVS_READ], 6);
+	assert_int_equal(list.bytes[NVS_WRITE], 6);
+	assert_string_equal(model.tensors[0].name, "w@4096");
+	assert_int_equal(model.tensors[0].numel, 3);
 }
 
 TEST(external_transfers_are_replayed_through_the_pool)
 {
-	struct loaded loaded =
-		load_text(TRACE(CALL("swapout-from", "w", "1.000"), CALL("wait", "w", "2.000"),
-				CALL("swapin-to", "w", "3.000"), CALL("wait", "w", "4.000"),
-				CALL("swapin-to", "w", "5.000")));
-
-	assert_int_equal(loaded.rc, 0);
-	assert_string_equal(listed(&loaded.list),
+	load_text(TRACE(CALL("swapout-from", "w", "1.000"), CALL("wait", "w", "2.000"),
+			CALL("swapin-to", "w", "3.000"), CALL("wait", "w", "4.000"),
+			CALL("swapin-to", "w", "5.000")));
+	assert_string_equal(listed(),
 			    " L0@0 D0@0 O0@0 W0@1000 I0@2000 W0@3000 C0@3000 O0@3000 W0@3000"
 			    " I0@4000 C0@4000");
-	unload(&loaded);
 }
 
 TEST(a_file_that_can_not_be_read_is_refused_without_a_line)
 {
-	struct access_list list;
-	struct nvs_error error = {.size = sizeof(error)};
-	struct model model;
-
 	assert_int_equal(accesses_load(&list, &model, "/nosuch/trace", &error), -ENOENT);
 	assert_string_equal(error.text,
 			    "/nosuch/trace: can't be opened: No such file or directory");
@@ -254,21 +235,20 @@ TEST(a_trace_with_random_damage_is_read_or_refused)
 	unsigned seed = 7, refused = 0;
 
 	for (unsigned i = 0; i < DAMAGED; i++) {
-		struct loaded loaded;
+		int rc;
 
 		memcpy(damaged, trace, nbytes);
 		for (int n = rand_r(&seed) % 4; n >= 0; n--)
 			damaged[(size_t)rand_r(&seed) % nbytes] =
 				bytes[(size_t)rand_r(&seed) % sizeof(bytes)];
-		loaded = load(damaged, nbytes - (i % 8 ? 0 : (size_t)rand_r(&seed) % 99));
-		refused += loaded.rc != 0;
-		if (loaded.rc)
-			assert_says(loaded.error.text, "/proc/self/fd/");
+		rc = load(damaged, nbytes - (i % 8 ? 0 : (size_t)rand_r(&seed) % 99));
+		refused += rc != 0;
+		if (rc)
+			assert_says(error.text, "/proc/self/fd/");
 		else
-			assert_true(loaded.list.n && loaded.model.n);
-		unload(&loaded);
+			assert_true(list.n && model.n);
 	}
 	assert_true(refused > DAMAGED / 2);
 }
 
-EACH_TEST(NULL, cleanup)
+EACH_TEST(NULL, unload)

@@ -6,11 +6,12 @@ fio's exists in the same form."""
 import json
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
+
+import checks
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 BUILD = ROOT / os.environ.get("BUILD", "build")
@@ -52,6 +53,8 @@ def lacks(ours, theirs, where, left_out):
 
 
 def json_has_the_keys_of_fios_but_of_drives_and_its_own():
+    if not shutil.which("fio"):
+        return "fio is not installed"
     ours, theirs = json.loads(nvswap("json")), json.loads(fio("json"))
     missing = list(lacks(ours, theirs, "", {"disk_util"}))
     missing += lacks(ours["jobs"][0], theirs["jobs"][0], "jobs[0]", {"job options"})
@@ -73,22 +76,24 @@ def bucket(ns):
 
 
 def json_plus_has_the_bins_of_fios():
-    ours, theirs = json.loads(nvswap("json+")), json.loads(fio("json+"))
-    missing = list(lacks(ours["jobs"][0], theirs["jobs"][0], "jobs[0]", {"job options", "bins"}))
-    ours, theirs = bins_of(ours), bins_of(theirs)
+    if not shutil.which("fio"):
+        return "fio is not installed"
+    report = json.loads(nvswap("json+"))
+    ways = [report["jobs"][0][way] for way in ("read", "write")]
+    missing = list(lacks(report["jobs"][0], json.loads(fio("json+"))["jobs"][0], "jobs[0]",
+                         {"job options", "bins"}))
+    ours, theirs = bins_of(report), bins_of(json.loads(fio("json+")))
     keys = [int(key) for bins in (ours, theirs) for some in bins.values() for key in some or ()]
     return not missing and len(keys) > 4 and all(key == bucket(key) for key in keys) and \
-        {key for key, bins in ours.items() if bins} == {key for key, bins in theirs.items() if bins}
-
-
-def json_plus_bins_add_up():
-    ways = [json.loads(nvswap("json+"))["jobs"][0][way] for way in ("read", "write")]
-    return all(sum(way["clat_ns"]["bins"].values()) == way["total_ios"] > 0 and
-               all(int(key) == bucket(int(key)) for key in way["clat_ns"]["bins"])
-               for way in ways) and "bins" not in nvswap("json")
+        {key for key, bins in ours.items() if bins} == \
+        {key for key, bins in theirs.items() if bins} and \
+        all(sum(way["clat_ns"]["bins"].values()) == way["total_ios"] > 0 for way in ways) and \
+        "bins" not in nvswap("json")
 
 
 def fio_jsonplus_clat2csv_reads_json_plus():
+    if not shutil.which("fio_jsonplus_clat2csv"):
+        return "fio_jsonplus_clat2csv is not installed"
     with tempfile.TemporaryDirectory(dir=BUILD / "tmp") as directory:
         source, dest = pathlib.Path(directory, "ours.json"), pathlib.Path(directory, "ours.csv")
         source.write_text(nvswap("json+"))
@@ -109,21 +114,9 @@ def a_loader_of_fios_json_finds_a_jobs_figures():
             99 < levels < 101 and 99 < times < 101 and job["job_runtime"] >= way["runtime"] > 0)
 
 
-def main():
-    failed = False
-    (BUILD / "tmp").mkdir(parents=True, exist_ok=True)
-    for check in (json_has_the_keys_of_fios_but_of_drives_and_its_own,
-                  json_plus_has_the_bins_of_fios, json_plus_bins_add_up,
-                  fio_jsonplus_clat2csv_reads_json_plus, a_loader_of_fios_json_finds_a_jobs_figures):
-        tool = re.search("fio_jsonplus_clat2csv|fio|$", check.__name__)[0]
-        if tool and not shutil.which(tool):
-            print(f"skip {check.__name__}: {tool} is not installed")
-            continue
-        passed = check()
-        print(f"{'ok' if passed else 'not ok'} {check.__name__}")
-        failed |= not passed
-    sys.exit(failed)
-
+TESTS = (json_has_the_keys_of_fios_but_of_drives_and_its_own, json_plus_has_the_bins_of_fios,
+         fio_jsonplus_clat2csv_reads_json_plus, a_loader_of_fios_json_finds_a_jobs_figures)
 
 if __name__ == "__main__":
-    main()
+    (BUILD / "tmp").mkdir(parents=True, exist_ok=True)
+    sys.exit(checks.run(TESTS))

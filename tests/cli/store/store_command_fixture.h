@@ -73,17 +73,6 @@ static inline void make_store(const char *paths, unsigned rank, unsigned n)
 	DO(nvs_engine_close(engine, &error));
 }
 
-/* A store with two commits, of one tensor and of two. */
-static inline void make_two_commits(const char *paths)
-{
-	struct nvs_engine *engine = open_engine(paths, 0, true);
-
-	write_tensors(engine, 1);
-	DO(nvs_engine_commit(engine, &error));
-	write_tensors(engine, 2);
-	DO(nvs_engine_close(engine, &error));
-}
-
 static inline const char *quoted(const char *path)
 {
 	static char text[4][512];
@@ -127,14 +116,11 @@ static inline uint64_t offset_of(const char *path, bool optimizer, const char *n
 static inline int store_command(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static inline int store_command(const char *format, ...)
 {
-	char arguments[2048], line[4096], self[1024], *end;
-	ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	char arguments[2048], line[4096], self[1024] = "", *end;
 	va_list args;
 	FILE *pipe;
-	size_t got;
 
-	assert_true(n > 0);
-	self[n] = 0;
+	assert_true(readlink("/proc/self/exe", self, sizeof(self) - 1) > 0);
 	end = strstr(self, "/tests/");
 	assert_non_null(end);
 	*end = 0;
@@ -144,8 +130,7 @@ static inline int store_command(const char *format, ...)
 	snprintf(line, sizeof(line), "'%s/nvswap' store %s 2>&1", self, arguments);
 	pipe = popen(line, "r");
 	assert_non_null(pipe);
-	got = fread(output, 1, sizeof(output) - 1, pipe);
-	output[got] = 0;
+	output[fread(output, 1, sizeof(output) - 1, pipe)] = 0;
 	return WEXITSTATUS(pclose(pipe));
 }
 
@@ -178,12 +163,10 @@ static inline void damage(const char *path, uint64_t offset)
 	int fd = open(path, O_RDWR);
 	char byte;
 
-	assert_true(fd >= 0);
 	assert_int_equal(pread(fd, &byte, 1, (off_t)offset), 1);
 	byte ^= 0x55;
 	assert_int_equal(pwrite(fd, &byte, 1, (off_t)offset), 1);
-	assert_int_equal(fsync(fd), 0);
-	close(fd);
+	assert_int_equal(fsync(fd) | close(fd), 0);
 }
 
 /* How often the output has a text. */

@@ -44,7 +44,6 @@ void model_limit(struct model *model, uint64_t nbytes);
  * of tensors outside any series, the first rows; those of one dimension complete. At least one
  * layer and one row remain. -ENOMEM. */
 int model_scale(struct model *model, double share);
-/* The longest tensor; the first of several. */
 const struct model_tensor *model_largest(const struct model *model);
 /* Bytes that a tensor takes in the pool: whole pages. */
 static inline uint64_t model_pages(uint64_t nbytes)
@@ -68,7 +67,6 @@ struct layer {
 	uint64_t room; /* maximum number of bytes that it takes in the pool */
 };
 
-/* The layer that begins at tensor `first`. */
 struct layer model_layer(const struct model *model, size_t first);
 /* Writes the layer's name for reports, without the last dot; truncated if `name` is too short. */
 void model_layer_name(const struct model *model, const struct layer *layer, char *name,

@@ -62,7 +62,6 @@
 
 #define POINT_TEXT 160
 
-/* The cost of rounds. */
 struct cost {
 	uint64_t ns, written;
 };
@@ -143,8 +142,6 @@ bool tune_prefers(const struct tune_space *space, const struct tune_point *a,
 			return keys[i][0] < keys[i][1];
 	return false;
 }
-
-/* ---- Knowledge after the rounds so far ---- */
 
 /* Half of the trial's confidence interval, relative to its mean. */
 static double doubt_of(const struct search *search, const struct trial *trial)
@@ -660,8 +657,6 @@ static int hold_finals(struct search *search)
 	assert(search->chosen);
 	return rc == -ETIME ? 0 : rc;
 }
-
-/* ---- The search ---- */
 
 static const char *point_text(const struct search *search, const struct tune_point *point,
 			      char text[POINT_TEXT])

@@ -33,7 +33,6 @@ struct tune_space {
 	uint64_t in_flight_max;		     /* block_size x queue_depth x thread_count, bytes */
 };
 
-/* One measurement of a point. */
 struct tune_sample {
 	double bytes_per_s; /* both directions together */
 	uint64_t bytes[2];  /* bytes moved, by enum nvs_direction */
@@ -125,7 +124,6 @@ void tune_outcome_free(struct tune_outcome *outcome);
 #define ROUNDS_KEPT	1024u
 #define DEVIATIONS_KEPT 64u
 
-/* A trimmed mean. */
 struct middle {
 	unsigned n;	/* number of values kept */
 	double mean;	/* of the values kept */
