@@ -627,42 +627,4 @@ TEST(an_engine_without_its_drive_reports_it_and_closes)
 	fixture_close(f);
 }
 
-#define ROUNDS at_length(SANITIZED ? 20 : 100, 20)
-#define MANY   24
-
-/* A tensor that is swapped in without an error has the contents that were last swapped out. */
-TEST(no_silent_fault_goes_undetected)
-{
-	uint64_t seed = random_seed(__func__), nbytes[MANY], random = seed;
-	struct nvs_tensor *tensors[MANY];
-	unsigned found = 0, right = 0;
-
-	open_engine(seed);
-	for (unsigned i = 0; i < MANY; i++)
-		nbytes[i] = 1 + random_below(&random, 160 * KIB);
-	tensors_add(f, "t", nbytes, MANY, tensors);
-	for (int fault = SIM_TORN; fault <= SIM_FLIP; fault++)
-		sim_fault(f->sim, &(struct sim_rule){.fault = (enum sim_fault)fault, .ppm = 80000});
-	for (unsigned round = 0; round < ROUNDS; round++) {
-		for (unsigned i = 0; i < MANY; i++)
-			tensor_store(f, tensors[i], round * MANY + i);
-		for (unsigned i = 0; i < MANY; i++) {
-			int rc = swap_in(tensors[i]);
-
-			if (rc) {
-				assert_int_equal(rc, -EBADMSG);
-				found++;
-				continue;
-			}
-			assert_true(
-				filled(nvs_tensor_data(tensors[i]), nbytes[i], round * MANY + i));
-			right++;
-			OK(f, sole_release(f->engine, &tensors[i], 1, NVS_CLEAN, &f->error));
-		}
-	}
-	print_message("%u swaps right, %u found wrong\n", right, found);
-	assert_true(found > ROUNDS && right > ROUNDS);
-	fixture_close(f);
-}
-
 EACH_TEST(NULL, cleanup)
