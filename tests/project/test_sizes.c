@@ -259,32 +259,26 @@ TEST(every_result_is_written_within_its_size)
 	}
 }
 
-static void keep_store(const char *path)
-{
-	const struct nvs_tensor_spec spec = {
-		.size = sizeof(spec), .name = "t", .dtype = NVS_F32, .numel = 4};
-	struct nvs_config *made = keeping(NVS_OFFLOAD_PARAM, path);
-	struct nvs_engine *opened;
-	struct nvs_tensor *in_it;
-
-	assert_int_equal(nvs_engine_open(&opened, made, NVS_OFFLOAD_PARAM, NULL), 0);
-	assert_int_equal(nvs_tensor_register(opened, &spec, 1, &in_it, NULL), 0);
-	assert_int_equal(nvs_engine_close(opened, NULL), 0);
-	nvs_config_close(made);
-}
-
 static int start(void **state)
 {
 	const struct nvs_store_place place = {sizeof(place), kept, 1, 0, false};
+	const struct nvs_tensor_spec spec = {
+		.size = sizeof(spec), .name = "t", .dtype = NVS_F32, .numel = 4};
 	struct nvs_checkpoint_item item = {.size = sizeof(item)};
+	struct nvs_engine *opened;
+	struct nvs_tensor *in_it;
 	const char *path;
 	uint64_t pin;
 
 	(void)state;
 	objects_open(100);
 	for (unsigned i = 0; i < 2; i++) {
-		kept[i] = temp_directory();
-		keep_store(kept[i]);
+		struct nvs_config *made = keeping(NVS_OFFLOAD_PARAM, kept[i] = temp_directory());
+
+		assert_int_equal(nvs_engine_open(&opened, made, NVS_OFFLOAD_PARAM, NULL), 0);
+		assert_int_equal(nvs_tensor_register(opened, &spec, 1, &in_it, NULL), 0);
+		assert_int_equal(nvs_engine_close(opened, NULL), 0);
+		nvs_config_close(made);
 	}
 	path = path_in(kept[1], "t.safetensors");
 	item.tensor = tensor;

@@ -139,22 +139,16 @@ TEST(a_failure_is_reduced_and_can_be_replayed)
 
 /* ---- The command line ---- */
 
-static const struct history_model *model_named(const char *name)
-{
-	for (size_t i = 0; i < LENGTH(models); i++)
-		if (!strcmp(models[i]->name, name))
-			return models[i];
-	return NULL;
-}
-
 static int play_one(int argc, char **argv)
 {
-	struct history history = {.model = model_named(argv[1])};
 	static bool left_out[100000];
+	struct history history = {.left_out = left_out};
 
+	for (size_t i = 0; i < LENGTH(models); i++)
+		if (!strcmp(models[i]->name, argv[1]))
+			history.model = models[i];
 	history.seed = strtoull(argv[2], NULL, 10);
 	history.length = (uint32_t)strtoul(argv[3], NULL, 10);
-	history.left_out = left_out;
 	if (!history.model || history.length > LENGTH(left_out) ||
 	    (argc > 4 && !history_parse(argv[4], history.length, left_out)))
 		return -1;

@@ -122,17 +122,9 @@ static uint64_t decide(uint64_t commit, uint64_t tensor, uint64_t choices)
 	return XXH3_64bits(both, sizeof(both)) % choices;
 }
 
-/* The commit that wrote the contents that the tensor has at `commit`; 0: none. */
 static bool is_written(uint64_t commit, uint64_t tensor)
 {
 	return decide(commit, tensor, 3) == 0;
-}
-
-static uint64_t version_at(uint64_t commit, uint64_t tensor)
-{
-	while (commit && !is_written(commit, tensor))
-		commit--;
-	return commit;
 }
 
 static uint64_t contents_of(uint64_t commit, uint64_t tensor)
@@ -188,30 +180,26 @@ static void write_tensor(struct round *r, uint64_t i, uint64_t contents, uint64_
 		MUST(!nvs_tensor_swap_out(r->f.engine, &r->t[i], 1, NULL));
 }
 
-static void make_commit(struct round *r, uint64_t number)
-{
-	for (uint64_t i = 0; i < N; i++) {
-		if (!is_written(number, i))
-			continue;
-		/* Contents overwritten before the commit must never be found. */
-		for (uint64_t k = decide(number, i + N, 3); k; k--)
-			write_tensor(r, i, ~contents_of(number, i) - k, k % 2);
-		write_tensor(r, i, contents_of(number, i), decide(number, i + 2 * N, 3));
-	}
-	write_from(r, r->number, &number);
-	atomic_store(&progress->begun, number);
-	MUST(!nvs_engine_commit(r->f.engine, NULL));
-	atomic_store(&progress->finished, number);
-}
-
 static void swap_and_commit(void *arg)
 {
 	struct round *r = arg;
 
 	open_store(r);
 	MUST(write(progress->opened[1], "", 1) == 1);
-	for (uint64_t number = found_number(r) + 1;; number++)
-		make_commit(r, number);
+	for (uint64_t number = found_number(r) + 1;; number++) {
+		for (uint64_t i = 0; i < N; i++) {
+			if (!is_written(number, i))
+				continue;
+			/* Contents overwritten before the commit must never be found. */
+			for (uint64_t k = decide(number, i + N, 3); k; k--)
+				write_tensor(r, i, ~contents_of(number, i) - k, k % 2);
+			write_tensor(r, i, contents_of(number, i), decide(number, i + 2 * N, 3));
+		}
+		write_from(r, r->number, &number);
+		atomic_store(&progress->begun, number);
+		MUST(!nvs_engine_commit(r->f.engine, NULL));
+		atomic_store(&progress->finished, number);
+	}
 }
 
 static void check_tensors(struct round *r, uint64_t number)
@@ -221,8 +209,10 @@ static void check_tensors(struct round *r, uint64_t number)
 	struct stat st;
 
 	for (uint64_t i = 0; i < N; i++) {
-		uint64_t version = version_at(number, i);
+		uint64_t version = number; /* the commit that wrote it; 0: none */
 
+		while (version && !is_written(version, i))
+			version--;
 		units += (lengths[i] + 4095) / 4096;
 		if (version) {
 			tensor_compare(&r->f, r->t[i], contents_of(version, i));
@@ -363,8 +353,8 @@ TEST_WITH(a_killed_job_leaves_no_data_behind, NULL, cleanup)
 static const struct group groups[] = {
 	{"layers", 9999, NVS_BF16}, {"norm", 1, NVS_F32}, {"head", 4096, NVS_F32}};
 
-static uint64_t sums[STEPS_MAX +
-		     1]; /* checksums of the state after each step, from a run that is not killed */
+/* Of the state after each step, from a run that is not killed. */
+static uint64_t sums[STEPS_MAX + 1];
 
 static uint64_t sum_of_state(struct optim *o)
 {
@@ -383,21 +373,6 @@ static uint64_t sum_of_state(struct optim *o)
 	result = XXH3_64bits_digest(sum);
 	XXH3_freeState(sum);
 	return result;
-}
-
-static void sum_steps(void)
-{
-	struct optim o;
-
-	optim_init(&o, groups, LENGTH(groups));
-	o.offload->device = NVS_DEVICE_CPU;
-	DONE(&o, optim_open(&o));
-	for (uint64_t step = 0; step <= STEPS_MAX; step++) {
-		if (step)
-			optim_run(&o, step, step);
-		sums[step] = sum_of_state(&o);
-	}
-	optim_close(&o);
 }
 
 static void step_and_commit(void *arg)
@@ -455,7 +430,15 @@ TEST(an_optimizer_goes_on_from_its_last_commit_after_a_kill)
 	struct optim o;
 	char *disk;
 
-	sum_steps();
+	optim_init(&o, groups, LENGTH(groups));
+	o.offload->device = NVS_DEVICE_CPU;
+	DONE(&o, optim_open(&o));
+	for (uint64_t step = 0; step <= STEPS_MAX; step++) {
+		if (step)
+			optim_run(&o, step, step);
+		sums[step] = sum_of_state(&o);
+	}
+	optim_close(&o);
 	for (unsigned round = 0; round < rounds; stores++) {
 		uint64_t step = 0;
 

@@ -506,21 +506,6 @@ struct training {
 	uint64_t begun, committed; /* steps in the commit in progress and in the last one */
 };
 
-static void training_begin(struct training *training, uint64_t seed)
-{
-	struct optim *o = &training->o;
-
-	*training = (struct training){.begun = NO_COMMIT, .committed = NO_COMMIT};
-	optim_init(o, groups, LENGTH(groups));
-	o->sim = sim_open(&(const struct sim_drive){
-		.seed = seed, .latency_ns = 50000, .jitter_ns = 100000, .reorder = true});
-	o->config.keep = true;
-	o->config.verify = seed & 1;
-	o->offload->fast_init = seed & 2;
-	o->config.optimizer_max_in_cpu = seed & 4 ? 3000 : 0;
-	o->offload->ratio = seed & 8 ? 0.6 : 1;
-}
-
 static int commits(struct training *training, uint64_t steps, bool closing)
 {
 	struct nvs_optimizer *optimizer = training->o.optimizer;
@@ -592,20 +577,6 @@ static bool train_until_power_fails(struct training *training, uint64_t at, enum
 	return ended;
 }
 
-static void expect_trained(struct training *training)
-{
-	struct optim *o = &training->o;
-	uint64_t steps;
-
-	optim_first_weights(o);
-	optim_reopen(o);
-	DOES(o, get_weights);
-	steps = found_steps(training);
-	optim_run(o, steps + 1, steps + MORE);
-	IS_AS(o, &due[steps + MORE]);
-	optim_shut(o);
-}
-
 TEST_WITH(an_optimizer_has_the_state_of_one_commit, NULL, say_where)
 {
 	uint64_t seed = seed_of_run(), runs = 0;
@@ -625,14 +596,31 @@ TEST_WITH(an_optimizer_has_the_state_of_one_commit, NULL, say_where)
 
 		for (uint64_t at = 1; !ended; at += at_length(SANITIZED ? 29 : 7, 29)) {
 			struct training training;
+			struct optim *o = &training.o;
+			uint64_t steps;
 
 			snprintf(where, sizeof(where),
 				 "seed %" PRIu64 ", power failure %" PRIu64 ", writes %s",
 				 seed + runs, at, way_names[way]);
-			training_begin(&training, seed + runs);
+			training = (struct training){.begun = NO_COMMIT, .committed = NO_COMMIT};
+			optim_init(o, groups, LENGTH(groups));
+			o->sim = sim_open(&(const struct sim_drive){.seed = seed + runs,
+								    .latency_ns = 50000,
+								    .jitter_ns = 100000,
+								    .reorder = true});
+			o->config.keep = true;
+			o->config.verify = (seed + runs) & 1;
+			o->offload->fast_init = (seed + runs) & 2;
+			o->config.optimizer_max_in_cpu = (seed + runs) & 4 ? 3000 : 0;
+			o->offload->ratio = (seed + runs) & 8 ? 0.6 : 1;
 			ended = train_until_power_fails(&training, at, ways[way]);
-			expect_trained(&training);
-			optim_close(&training.o);
+			optim_first_weights(o);
+			optim_reopen(o);
+			DOES(o, get_weights);
+			steps = found_steps(&training);
+			optim_run(o, steps + 1, steps + MORE);
+			IS_AS(o, &due[steps + MORE]);
+			optim_close(o);
 			runs++;
 		}
 	}

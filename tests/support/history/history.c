@@ -185,23 +185,6 @@ static bool cut(struct cutting *cutting, uint32_t from, uint32_t n)
 	return changed;
 }
 
-static void cut_down(struct cutting *cutting)
-{
-	uint32_t n = history_remaining(&cutting->history) / 2;
-	bool any = false;
-
-	while (n && cutting->runs < RUNS_TO_CUT) {
-		for (uint32_t i = 0; i < cutting->history.length && cutting->runs < RUNS_TO_CUT;
-		     i++)
-			if (!cutting->left_out[i])
-				any |= cut(cutting, i, n);
-		/* Leaving out one operation can make others unnecessary, so try again. */
-		if (n > 1 || !any)
-			n /= 2;
-		any = false;
-	}
-}
-
 static void read_output(int output, char *text, size_t text_bytes)
 {
 	ssize_t n = pread(output, text, text_bytes - 1, 0);
@@ -239,7 +222,17 @@ static void shrink(const struct history *first, int output, struct history *foun
 		return;
 	}
 	cut(&cutting, shared->at + 1, first->length);
-	cut_down(&cutting);
+	for (uint32_t n = history_remaining(&cutting.history) / 2;
+	     n && cutting.runs < RUNS_TO_CUT;) {
+		bool any = false;
+
+		for (uint32_t i = 0; i < first->length && cutting.runs < RUNS_TO_CUT; i++)
+			if (!left_out[i])
+				any |= cut(&cutting, i, n);
+		/* Leaving out one operation can make others unnecessary, so try again. */
+		if (n > 1 || !any)
+			n /= 2;
+	}
 	history_format(&cutting.history, numbers, sizeof(numbers));
 	seen = !play_in_child(&cutting.history, 1, true, output);
 	read_output(output, what, sizeof(what));
