@@ -95,23 +95,6 @@ struct second {
 	uint64_t new;
 };
 
-TEST(a_size_that_ends_within_a_pointer_is_refused_as_not_set)
-{
-	const struct second result = {sizeof(result), 7, 8};
-	struct second given = {0, 7, 8}, taken = {0};
-
-	for (size_t size = sizeof(size_t) + 1; size <= sizeof(given); size++) {
-		int due = size % sizeof(void *) ? -EINVAL : 0;
-
-		given.size = size;
-		assert_int_equal(struct_sized(&given), !due);
-		assert_int_equal(struct_in(&taken, sizeof(taken), &given), due);
-		assert_int_equal(struct_in_at(&taken, sizeof(taken), &given, 0), due);
-		taken.size = size;
-		assert_int_equal(struct_out(&taken, &result, sizeof(result)), due);
-	}
-}
-
 TEST(the_error_says_whether_a_size_or_a_field_is_wrong)
 {
 	struct nvs_error error = {.size = sizeof(error)};

@@ -87,60 +87,11 @@ static bool failed_as_injected(struct run *run, const struct faulty *what, int r
 
 /* ---- Steps ---- */
 
-typedef int step_fn(struct run *run, struct optim *twin, uint64_t step);
-
-/*
- * Lends the gradients of a step and performs it, which may fail; the twin has done the step
- * already.
- */
-static int lends_and_steps(struct run *run, struct optim *twin, uint64_t step)
-{
-	optim_run(twin, step, step);
-	inject_pause();
-	optim_lend(&run->o, step, 1);
-	inject_resume();
-	return optim_step(&run->o, step);
-}
-
-static uint64_t add(struct optim *o, size_t group, uint64_t from)
-{
-	uint64_t added = 0, left = o->specs[group].numel - from;
-	int rc = nvs_optimizer_add_gradients(o->optimizer, group, from, left, NVS_F32,
-					     (float *)o->gradients[group] + from, &added,
-					     &o->error);
-
-	assert_true(rc ? added < left : added == left);
-	return added;
-}
-
-/* Adds the gradients in pieces and repeats those that were refused. */
-static int adds_and_steps(struct run *run, struct optim *twin, uint64_t step)
-{
-	int rc = 0;
-
-	for (size_t group = 0; group < twin->n; group++) {
-		for (uint64_t i = 0; i < twin->specs[group].numel; i++)
-			((float *)run->o.gradients[group])[i] =
-				((float *)twin->gradients[group])[i] =
-					(float)element_value(100 * step + group, i);
-		assert_int_equal(add(twin, group, 0), twin->specs[group].numel);
-		for (uint64_t done = 0; done < twin->specs[group].numel;) {
-			uint64_t added = add(&run->o, group, done);
-
-			done += added;
-			if (done < twin->specs[group].numel)
-				rc = run->o.error.code;
-		}
-	}
-	DONE(twin, optim_step(twin, step));
-	return rc ? rc : optim_step(&run->o, step);
-}
-
 /*
  * Of each direction, and from then on all of them if it lasts: then no retry finishes the step
  * until the drive is repaired.
  */
-static void every_io_of_a_step_fails(step_fn *steps, bool lasts)
+static void every_io_of_a_step_fails(bool lasts)
 {
 	for (int direction = NVS_READ; direction <= NVS_WRITE; direction++) {
 		struct inject_held before = inject_held();
@@ -158,7 +109,11 @@ static void every_io_of_a_step_fails(step_fn *steps, bool lasts)
 		optim_run(&twin, 1, 1);
 		for (n = 1; failed && n < N_LIMIT; n++) {
 			arm(&run, &what, n);
-			rc = steps(&run, &twin, n + 1);
+			optim_run(&twin, n + 1, n + 1);
+			inject_pause();
+			optim_lend(&run.o, n + 1, 1);
+			inject_resume();
+			rc = optim_step(&run.o, n + 1);
 			for (unsigned i = 0; i < 4 && lasts && failed_as_injected(&run, &what, rc);
 			     i++)
 				rc = optim_step(&run.o, n + 1);
@@ -180,17 +135,12 @@ static void every_io_of_a_step_fails(step_fn *steps, bool lasts)
 
 TEST(the_nth_io_of_a_step_fails)
 {
-	every_io_of_a_step_fails(lends_and_steps, false);
+	every_io_of_a_step_fails(false);
 }
 
 TEST(a_step_is_not_done_while_the_drive_fails)
 {
-	every_io_of_a_step_fails(lends_and_steps, true);
-}
-
-TEST(the_nth_io_of_adding_gradients_fails)
-{
-	every_io_of_a_step_fails(adds_and_steps, false);
+	every_io_of_a_step_fails(true);
 }
 
 TEST(a_step_allocates_nothing)
@@ -214,43 +164,6 @@ TEST(a_step_allocates_nothing)
 	}
 	optim_close(&run.o);
 	optim_close(&twin);
-}
-
-/* ---- Setting and getting state ---- */
-
-static int set_then_get(struct run *run, float *data, uint64_t numel)
-{
-	struct optim *o = &run->o;
-	int rc = nvs_optimizer_set(o->optimizer, 0, NVS_EXP_AVG, 0, numel, data, &o->error);
-
-	memset(data, 0, numel * sizeof(*data));
-	rc = rc ?: CALL(o, get, 0, NVS_EXP_AVG, 0, numel, data);
-	return rc ?: CALL(o, get_weights);
-}
-
-TEST(the_nth_io_of_setting_and_getting_fails)
-{
-	static float data[3001];
-	const struct faulty what = {.ios = SIM_READS, .error = ENOSPC};
-	struct run run;
-	bool failed = true;
-
-	run_make(&run);
-	optim_open_run(&run.o, 1);
-	for (uint64_t n = 1; failed; n++) {
-		fill(data, sizeof(data), n);
-		arm(&run, &what, n);
-		if (failed_as_injected(&run, &what, set_then_get(&run, data, LENGTH(data)))) {
-			assert_true(nth_disarm(run.o.sim));
-			fill(data, sizeof(data), n);
-			DONE(&run.o, set_then_get(&run, data, LENGTH(data)));
-		} else {
-			failed = nth_disarm(run.o.sim);
-			assert_true(failed || n > 4);
-		}
-		assert_true(filled(data, sizeof(data), n));
-	}
-	optim_close(&run.o);
 }
 
 /* ---- Opening ---- */

@@ -573,21 +573,6 @@ TEST(the_clock_waits_for_workers_with_something_to_do)
 
 static struct fixture fixture, *const f = &fixture;
 
-static void open_engine(uint64_t seed)
-{
-	INIT(f, .verify = true, .pool_bytes = MIB, .max_in_cpu = NONE_STAYS);
-	f->sim = sim_open(&(struct sim_drive){
-		.seed = seed, .latency_ns = 10000, .jitter_ns = 20000, .reorder = true});
-	OK(f, fixture_reopen(f));
-}
-
-static int swap_in(struct nvs_tensor *tensor)
-{
-	int rc = sole_swap_in(f->engine, &tensor, 1, -1, &f->error);
-
-	return rc ? rc : sole_wait(f->engine, &tensor, 1, -1, &f->error);
-}
-
 TEST(swaps_survive_transient_faults)
 {
 	static const struct sim_rule rules[] = {
@@ -598,7 +583,9 @@ TEST(swaps_survive_transient_faults)
 	struct nvs_tensor *tensors[8];
 	uint64_t nbytes[8];
 
-	open_engine(random_seed(__func__));
+	INIT(f, .pool_bytes = MIB, .max_in_cpu = NONE_STAYS);
+	f->sim = sim_open(&(struct sim_drive){.seed = random_seed(__func__), .reorder = true});
+	OK(f, fixture_reopen(f));
 	for (unsigned i = 0; i < 8; i++)
 		nbytes[i] = 10 + i * 90000;
 	tensors_add(f, "t", nbytes, 8, tensors);
@@ -608,22 +595,6 @@ TEST(swaps_survive_transient_faults)
 		tensor_store(f, tensors[i], i);
 	for (unsigned i = 0; i < 8; i++)
 		tensor_compare(f, tensors[i], i);
-	fixture_close(f);
-}
-
-TEST(an_engine_without_its_drive_reports_it_and_closes)
-{
-	struct nvs_tensor *tensors[2];
-
-	open_engine(1);
-	tensors_add(f, "t", (uint64_t[]){300 * KIB, 200 * KIB}, 2, tensors);
-	tensor_store(f, tensors[0], 1);
-	sim_fault(f->sim, &(struct sim_rule){.fault = SIM_ERROR, .error = ENODEV});
-	expect_error(f, swap_in(tensors[0]), -ENODEV, "t0");
-	tensor_write(f, tensors[1], 2);
-	OK(f, nvs_tensor_swap_out(f->engine, &tensors[1], 1, &f->error));
-	expect_error(f, sole_wait(f->engine, &tensors[1], 1, -1, &f->error), -ENODEV, "t1");
-	STATE(f, tensors[1], NVS_RESIDENT, true, 0);
 	fixture_close(f);
 }
 
