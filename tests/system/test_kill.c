@@ -8,7 +8,6 @@
 #include <ftw.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <time.h>
 #include <xxhash.h>
 
 #include "base/clock.h"
@@ -341,31 +340,25 @@ TEST_WITH(a_killed_job_leaves_no_data_behind, NULL, cleanup)
 
 /* ---- At length ---- */
 
-static int soak(double minutes, uint64_t seed)
+static bool kill_many(uint64_t seed)
 {
-	time_t end = time(NULL) + (time_t)(minutes * 60);
 	int rc;
 
 	soak_rounds = 50;
-	soak_seed = seed;
-	do {
-		print_message("seed %" PRIu64 "\n", soak_seed);
-		rc = tests_run(__FILE__);
-		print_message("%" PRIu64 " kills\n", kills);
-	} while (!rc && time(NULL) < end);
-	return rc;
+	soak_seed = seed * 1000;
+	rc = tests_run(__FILE__);
+	print_message("%" PRIu64 " kills\n", kills);
+	return !rc;
 }
 
 AROUND_TESTS(open_progress, close_progress)
 
 int main(int argc, char **argv)
 {
-	struct soak_options options;
+	int rc = argc == 1 ? tests_run(__FILE__) : soak(argc, argv, kill_many);
 
-	if (argc == 1)
-		return tests_run(__FILE__);
-	if (soak_parse(argc, argv, &options))
-		return soak(options.minutes, options.seed);
+	if (rc >= 0)
+		return rc;
 	fprintf(stderr, "test_kill [soak [--minutes N] [--seed N]]\n");
 	return 2;
 }
