@@ -6,17 +6,13 @@
 # sanitizers, so a sanitized build skips this test.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
-build=${BUILD:-build}
-status=0
-
-targets() {
-	for source in fuzz/fuzz_*.c; do
-		basename "$source" .c | sed 's/^fuzz_//'
-	done
-}
+export BUILD=${BUILD:-build}
+# shellcheck source=tests/support/check.sh
+. tests/support/check.sh
+targets=$(basename -s .c fuzz/fuzz_*.c | sed 's/^fuzz_//')
 
 skip_all() {
-	for target in $(targets); do
+	for target in $targets; do
 		echo "skip fuzz_${target}_keeps_its_promises: $1"
 	done
 	exit 0
@@ -27,14 +23,9 @@ command -v clang >/dev/null || skip_all "no clang here"
 runtime=$(clang -print-file-name="libclang_rt.fuzzer-$(uname -m).a")
 [ -e "$runtime" ] || skip_all "clang has no $runtime here"
 env -u MAKEFLAGS -u MAKELEVEL -u CC -u CFLAGS -u SANITIZE_FLAGS \
-	make --no-print-directory BUILD="$build" fuzz-build || exit
+	make --no-print-directory BUILD="$BUILD" fuzz-build || exit
 
-for target in $(targets); do
-	if BUILD=$build fuzz/run --runs 10000 "$target"; then
-		echo "ok fuzz_${target}_keeps_its_promises"
-	else
-		echo "not ok fuzz_${target}_keeps_its_promises"
-		status=1
-	fi
+for target in $targets; do
+	check "fuzz_${target}_keeps_its_promises" fuzz/run --runs 10000 "$target"
 done
 exit $status

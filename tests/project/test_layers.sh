@@ -9,6 +9,14 @@
 set -uo pipefail
 BUILD=${BUILD:-build}
 cd "$(dirname "$0")/../.." || exit
+# shellcheck source=tests/support/check.sh
+. tests/support/check.sh
+
+# found_none NAME FOUND: the test passes if nothing was found
+found_none() {
+	[ -z "$2" ] || head -n 20 <<<"$2"
+	check "$1" [ -z "$2" ]
+}
 
 # layer: the folders that it may include, besides the public header; the layer's interface swap/swap.h in
 # the calls that it declares; and in a folder of the command its own files such as cli/commands.h
@@ -42,7 +50,6 @@ cli/store: base cli/options cli/store
 cli/tune: base cli/options cli/info cli/modes cli/tune
 cli/tune/search: base cli/tune/search
 "
-status=0
 while IFS=': ' read -r layer allowed; do
 	[ -n "$layer" ] || continue
 	case $layer in
@@ -53,13 +60,7 @@ while IFS=': ' read -r layer allowed; do
 	esac
 	found=$(grep -rhoE '^#include "[^"]+"' "src/$layer" | tr -d '"' | sed 's/#include //' |
 		grep -vE "^[^/]+$|^(${allowed// /|})/$own" | sort -u)
-	if [ -z "$found" ]; then
-		echo "ok ${layer}_includes_only_layers_below"
-	else
-		echo "not ok ${layer}_includes_only_layers_below"
-		echo "src/$layer includes $found"
-		status=1
-	fi
+	found_none "${layer}_includes_only_layers_below" "$found"
 done <<<"$layers"
 
 # "caller callee symbol" for each call from one file of src/ to another
@@ -78,13 +79,9 @@ calls=$(nm -A -g "${objects[@]}" | sed -E "s|^$BUILD/(checked/)?src/||" | awk '
 			if (symbol[i] in file && file[symbol[i]] != caller[i])
 				print caller[i], file[symbol[i]], symbol[i]
 	}') || calls=
-if loops=$(cut -d ' ' -f 1,2 <<<"$calls" | tsort 2>&1 >/dev/null) && [ -n "$calls" ]; then
-	echo "ok no_file_calls_one_that_calls_it"
-else
-	echo "not ok no_file_calls_one_that_calls_it"
-	head -n 20 <<<"${loops//tsort: /}"
-	status=1
-fi
+loops=$(cut -d ' ' -f 1,2 <<<"$calls" | tsort 2>&1 >/dev/null)
+found_none no_file_calls_one_that_calls_it "${loops//tsort: /}"
+check the_calls_between_files_are_found [ -n "$calls" ]
 
 for layer in aio checkpoint config optim store swap; do
 	header=$(grep -rl '^ \* The order of the files, from the bottom' "src/$layer")
@@ -118,21 +115,9 @@ for layer in aio checkpoint config optim store swap; do
 				if (!(name in found))
 					print name ": no such file"
 		}' "$header" <(find "src/$layer" -name '*.c' -printf '%P\n' | sed 's/\.c$//') - <<<"$calls" | sort -u)
-	if [ -z "$wrong" ]; then
-		echo "ok ${layer}_calls_only_files_before_in_its_order"
-	else
-		echo "not ok ${layer}_calls_only_files_before_in_its_order"
-		echo "$wrong"
-		status=1
-	fi
+	found_none "${layer}_calls_only_files_before_in_its_order" "$wrong"
 done
 
 found=$(grep -HE '^#include "' bench/*.c bench/*/*.[ch] | grep -vE '"(nvswap.h|measure.h|support/measure.h)"|^bench/adam.c:')
-if [ -z "$found" ]; then
-	echo "ok bench_uses_the_public_interface"
-else
-	echo "not ok bench_uses_the_public_interface"
-	echo "$found"
-	status=1
-fi
+found_none bench_uses_the_public_interface "$found"
 exit $status

@@ -120,26 +120,16 @@ def commands():
     return listed_by(start="(?!-)")
 
 
-def options_are_those_of_help():
-    agree = True
+def commands_options_and_keys_are_those_of_help():
     page = (BUILD / "nvswap.1").read_text()
+    agree = same("command", set(commands()),
+                 set(re.findall(r"^\.Cm ([a-z]+)$", page.split(".Sh DESCRIPTION")[0], re.M)))
     for command in commands():
         section = re.search(rf"^\.Ss nvswap {command}$(.*?)^\.S[sh] ", page, re.M | re.S)[1]
-        named = set(re.findall(r"^\.It Fl -([a-z-]+)", section, re.M))
-        listed = set(listed_by(command, start="--"))
-        agree = same(f"option of {command}", listed, named) and agree
-    return agree
-
-
-def keys_of_job_files_are_those_of_help():
-    page = (BUILD / "nvswap.1").read_text()
-    named = set(re.findall(r"^\.It Cm ([a-z_-]+)$", page, re.M))
-    return same("key", set(listed_by("bench", start="(?!-)")), named)
-
-
-def synopsis_has_every_command():
-    page = (BUILD / "nvswap.1").read_text().split(".Sh DESCRIPTION")[0]
-    return same("command", set(commands()), set(re.findall(r"^\.Cm ([a-z]+)$", page, re.M)))
+        agree &= same(f"option of {command}", set(listed_by(command, start="--")),
+                      set(re.findall(r"^\.It Fl -([a-z-]+)", section, re.M)))
+    return agree & same("key", set(listed_by("bench", start="(?!-)")),
+                        set(re.findall(r"^\.It Cm ([a-z_-]+)$", page, re.M)))
 
 
 def tables_in_documents_are_current():
@@ -202,8 +192,7 @@ def pages_are_clean():
 
 def main():
     return checks.run((each_exported_function_has_a_page, pages_have_prototypes_and_errors,
-                       examples_in_headers_compile, options_are_those_of_help,
-                       keys_of_job_files_are_those_of_help, synopsis_has_every_command,
+                       examples_in_headers_compile, commands_options_and_keys_are_those_of_help,
                        tables_in_documents_are_current, links_in_documents_lead_to_files,
                        sources_named_in_documents_exist, examples_name_options_that_are_there,
                        pages_are_clean))

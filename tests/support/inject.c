@@ -273,43 +273,30 @@ int __wrap_vasprintf(char **text, const char *format, va_list args)
 	return n;
 }
 
-int __wrap_asprintf(char **text, const char *format, ...) __attribute__((format(printf, 2, 3)));
-int __wrap_asprintf(char **text, const char *format, ...)
-{
-	int error = injected(INJECT_MEMORY, "asprintf"), n;
-	va_list args;
+/* Of variable arguments, which begin behind `format`. */
+#define ASPRINTF(name, at, ...)                                                                    \
+	int __wrap_##name(__VA_ARGS__, ...) __attribute__((format(printf, at, (at) + 1)));         \
+	int __wrap_##name(__VA_ARGS__, ...)                                                        \
+	{                                                                                          \
+		va_list args;                                                                      \
+		int n;                                                                             \
+                                                                                                   \
+		va_start(args, format);                                                            \
+		n = __wrap_vasprintf(text, format, args);                                          \
+		va_end(args);                                                                      \
+		return n;                                                                          \
+	}
 
-	if (error)
-		return minus_one(error);
-	va_start(args, format);
-	n = __real_vasprintf(text, format, args);
-	va_end(args);
-	if (n >= 0)
-		block(*text);
-	return n;
-}
-
+ASPRINTF(asprintf, 2, char **text, const char *format)
 /* With FORTIFY, libc's headers call these instead. */
+ASPRINTF(__asprintf_chk, 3, char **text, __attribute__((unused)) int flag, const char *format)
+
 int __wrap___vasprintf_chk(char **text, int flag, const char *format, va_list args)
 	__attribute__((format(printf, 3, 0)));
 int __wrap___vasprintf_chk(char **text, int flag, const char *format, va_list args)
 {
 	(void)flag;
 	return __wrap_vasprintf(text, format, args);
-}
-
-int __wrap___asprintf_chk(char **text, int flag, const char *format, ...)
-	__attribute__((format(printf, 3, 4)));
-int __wrap___asprintf_chk(char **text, int flag, const char *format, ...)
-{
-	va_list args;
-	int n;
-
-	(void)flag;
-	va_start(args, format);
-	n = __wrap_vasprintf(text, format, args);
-	va_end(args);
-	return n;
 }
 
 /* With optimization, libc's headers call this function instead of getline. */
@@ -538,32 +525,23 @@ ssize_t __wrap_pwrite(int fd, const void *data, size_t nbytes, off_t offset)
 	return __real_pwrite(fd, data, nbytes, offset);
 }
 
-static int synced(int rc, int fd)
-{
-	const struct inject_observer *hooks = observer();
+/* The observer learns of a sync that succeeded. */
+#define SYNC(name)                                                                                 \
+	int __real_##name(int fd);                                                                 \
+	int __wrap_##name(int fd);                                                                 \
+	int __wrap_##name(int fd)                                                                  \
+	{                                                                                          \
+		const struct inject_observer *hooks = observer();                                  \
+		int error = injected(INJECT_SYNC, #name);                                          \
+		int rc = error ? minus_one(error) : __real_##name(fd);                             \
+                                                                                                   \
+		if (!rc && hooks && hooks->synced)                                                 \
+			hooks->synced(hooks->arg, fd);                                             \
+		return rc;                                                                         \
+	}
 
-	if (!rc && hooks && hooks->synced)
-		hooks->synced(hooks->arg, fd);
-	return rc;
-}
-
-int __real_fdatasync(int fd);
-int __wrap_fdatasync(int fd);
-int __wrap_fdatasync(int fd)
-{
-	int error = injected(INJECT_SYNC, "fdatasync");
-
-	return error ? minus_one(error) : synced(__real_fdatasync(fd), fd);
-}
-
-int __real_fsync(int fd);
-int __wrap_fsync(int fd);
-int __wrap_fsync(int fd)
-{
-	int error = injected(INJECT_SYNC, "fsync");
-
-	return error ? minus_one(error) : synced(__real_fsync(fd), fd);
-}
+SYNC(fdatasync)
+SYNC(fsync)
 
 /* ---- The queues of I/O engines ---- */
 

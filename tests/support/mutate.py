@@ -65,20 +65,16 @@ def is_balanced(text):
     return depth == 0
 
 
-def places_in(path):
-    for index, line in body_lines((ROOT / path).read_text()):
-        for name, pattern, change in CHANGES:
-            for match in pattern.finditer(line):
-                if name in ("negate", "no call") and not is_balanced(match["at"]):
-                    continue
-                changed = line[:match.start("at")] + change(match["at"]) + line[match.end("at"):]
-                yield path, index, name, line, changed
-
-
-def places(layers):
-    for layer in layers:
-        for path in sorted((ROOT / "src" / layer).rglob("*.c")):
-            yield from places_in(path.relative_to(ROOT))
+def places(layer):
+    """Yields each place of a layer, with its line and the changed one."""
+    for path in sorted((ROOT / "src" / layer).rglob("*.c")):
+        for index, line in body_lines(path.read_text()):
+            for name, pattern, change in CHANGES:
+                for match in pattern.finditer(line):
+                    if name in ("negate", "no call") and not is_balanced(match["at"]):
+                        continue
+                    changed = line[:match.start("at")] + change(match["at"]) + line[match.end("at"):]
+                    yield path.relative_to(ROOT), index, name, line, changed
 
 
 def copy_tree(tree):
@@ -139,31 +135,20 @@ def test(tree, programs, seconds):
     return None
 
 
-class Limits:
-    """Seconds that a build and a test program of a layer may take, by the options or by the time that the
-    unchanged code takes."""
-
-    def __init__(self, options):
-        self.options = options
-        self.build_s = options.build_seconds
-        self.test_s = {}
-
-    def measure(self, layer, tree):
-        """Builds and tests without a change; returns why that fails, or None."""
-        programs = tests_of(layer, tree)
-        begin = time.monotonic()
-        why = build(tree, programs, self.options.build_seconds)
-        built = time.monotonic()
-        if why:
-            return f"the tests of {layer} do not build without a change: {why}"
-        why = test(tree, programs, self.options.seconds or 3600)
-        if why:
-            return f"the tests of {layer} fail without a change: {why}"
-        if not self.options.build_seconds:
-            self.build_s = max(self.build_s or 0, round(SLOWER * (built - begin)) + SPARE_S)
-        self.test_s[layer] = self.options.seconds or \
-            round(SLOWER * (time.monotonic() - built)) + SPARE_S
-        return None
+def measure(layer, tree, limits):
+    """Builds and tests without a change; returns why that fails, or None. Sets the seconds that a build and a
+    test program of the layer may take, by the time that this takes."""
+    programs, begin = tests_of(layer, tree), time.monotonic()
+    why = build(tree, programs, None)
+    built = time.monotonic()
+    if why:
+        return f"the tests of {layer} do not build without a change: {why}"
+    why = test(tree, programs, 3600)
+    if why:
+        return f"the tests of {layer} fail without a change: {why}"
+    limits["build"] = max(limits.get("build", 0), round(SLOWER * (built - begin)) + SPARE_S)
+    limits[layer] = round(SLOWER * (time.monotonic() - built)) + SPARE_S
+    return None
 
 
 def fate(tree, place, limits):
@@ -176,10 +161,10 @@ def fate(tree, place, limits):
     programs = tests_of(layer, tree)
     try:
         (tree / path).write_text("\n".join(lines) + "\n")
-        why = build(tree, programs, limits.build_s)
+        why = build(tree, programs, limits["build"])
         if why:
             return "build too slow" if why.startswith("took longer") else "does not build"
-        return "seen" if test(tree, programs, limits.test_s[layer]) else "UNSEEN"
+        return "seen" if test(tree, programs, limits[layer]) else "UNSEEN"
     finally:
         (tree / path).write_text(original)
 
@@ -190,12 +175,6 @@ def parse():
                         help="folders of src/ (all)")
     parser.add_argument("--count", type=int, default=100, help="places to change (100)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float,
-                        help=f"limit of a test program ({SLOWER} times what all tests of its layer "
-                        f"take without a change, and {SPARE_S} s)")
-    parser.add_argument("--build-seconds", type=float,
-                        help=f"limit of a build ({SLOWER} times the longest without a change, and "
-                        f"{SPARE_S} s)")
     parser.add_argument("--list", action="store_true", help="print the changes and make none")
     options = parser.parse_args()
     options.only = options.only.split(",")
@@ -203,11 +182,6 @@ def parse():
         if layer not in LAYERS:
             parser.error(f"no layer {layer}; there are {', '.join(LAYERS)}")
     return options
-
-
-def choose(options):
-    found = [place for layer in options.only for place in places([layer])]
-    return random.Random(options.seed).sample(found, min(options.count, len(found)))
 
 
 def show(place, what):
@@ -219,25 +193,25 @@ def show(place, what):
 
 def main():
     options = parse()
-    chosen = choose(options)
+    found = [place for layer in options.only for place in places(layer)]
+    chosen = random.Random(options.seed).sample(found, min(options.count, len(found)))
     if options.list:
         for place in chosen:
             show(place, "listed")
         return 0
     tree = ROOT / BUILD / "mutate"
     copy_tree(tree)
-    limits = Limits(options)
+    fates, limits = [], {}
     for layer in sorted({place[0].parts[1] for place in chosen}):
-        why = limits.measure(layer, tree)
+        why = measure(layer, tree, limits)
         if why:
             sys.exit(why)
-    fates = []
     for place in chosen:
         fates.append(fate(tree, place, limits))
         show(place, fates[-1])
     print(f"seed {options.seed}: {len(fates)} changes, {fates.count('seen')} seen, "
           f"{fates.count('UNSEEN')} unseen, {fates.count('does not build')} do not build, "
-          f"{fates.count('build too slow')} built for longer than {limits.build_s or 0:g} s")
+          f"{fates.count('build too slow')} built for longer than {limits['build']} s")
     return 0
 
 

@@ -58,28 +58,19 @@ static uint64_t below(uint64_t n)
 
 /* ---- Whose turn it is ---- */
 
-static struct thread *any_ready(void)
+static struct thread *next_thread(void)
 {
-	struct thread *found = NULL;
+	struct thread *next = NULL;
 	uint64_t n = 0;
 
 	for (unsigned i = 0; i < THREADS_MAX; i++)
 		n += threads[i].state == READY;
-	if (!n)
-		return NULL;
-	n = below(n);
-	for (unsigned i = 0; !found; i++)
-		if (threads[i].state == READY && !n--)
-			found = &threads[i];
-	return found;
-}
-
-static struct thread *next_thread(void)
-{
-	struct thread *next = any_ready();
-
-	if (next)
+	if (n) {
+		n = below(n);
+		for (next = threads; next->state != READY || n--;)
+			next++;
 		return next;
+	}
 	/* If no thread can run: the first whose timeout has passed. */
 	for (unsigned i = 0; i < THREADS_MAX; i++) {
 		struct thread *thread = &threads[i];

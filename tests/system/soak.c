@@ -1,30 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "system/soak.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #define MINUTES_MAX 100000.0
 
-bool soak_parse(int argc, char **argv, struct soak_options *options)
+int soak(int argc, char **argv, bool (*round)(uint64_t seed))
 {
-	char none = 0, *end = &none;
+	uint64_t seed = (uint64_t)time(NULL);
+	double minutes = 3;
+	time_t until;
+	bool well;
 
-	*options = (struct soak_options){.minutes = 3, .seed = (uint64_t)time(NULL)};
-	if (argc < 2 || strcmp(argv[1], "soak") != 0)
-		return false;
+	if (argc % 2 || strcmp(argv[1], "soak") != 0)
+		return -1;
 	for (int i = 2; i < argc; i += 2) {
-		if (i + 1 == argc)
-			return false;
+		char *end = argv[i + 1];
+
 		if (!strcmp(argv[i], "--minutes"))
-			options->minutes = strtod(argv[i + 1], &end);
+			minutes = strtod(argv[i + 1], &end);
 		else if (!strcmp(argv[i], "--seed"))
-			options->seed = strtoull(argv[i + 1], &end, 10);
-		else
-			return false;
-		if (*end || end == argv[i + 1] || !(options->minutes <= MINUTES_MAX))
-			return false;
+			seed = strtoull(argv[i + 1], &end, 10);
+		if (*end || end == argv[i + 1] || !(minutes <= MINUTES_MAX))
+			return -1;
 	}
-	return true;
+	until = time(NULL) + (time_t)(minutes * 60);
+	do {
+		printf("seed %" PRIu64 "\n", seed);
+		well = round(seed++);
+		fflush(stdout);
+	} while (well && time(NULL) < until);
+	return well ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command line of the test programs that `make soak` runs at length. */
+/* What `make soak` runs at length of a test program. */
 #ifndef TESTS_SYSTEM_SOAK_H
 #define TESTS_SYSTEM_SOAK_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-struct soak_options {
-	double minutes; /* 3 if not given */
-	uint64_t seed;	/* of the time, if not given */
-};
-
-/* Parses `PROGRAM soak [--minutes N] [--seed N]`; returns false if it is anything else. */
-bool soak_parse(int argc, char **argv, struct soak_options *options);
+/*
+ * `PROGRAM soak [--minutes N] [--seed N]`: rounds, each of the next seed, for that time (3 minutes if
+ * not given) or until one fails. Returns the exit status, or -1 if the arguments are anything else.
+ */
+int soak(int argc, char **argv, bool (*round)(uint64_t seed));
 
 #endif

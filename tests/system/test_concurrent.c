@@ -41,19 +41,6 @@ static void check_all(struct nvs_tensor **t, uint64_t seed)
 		tensor_compare(f, t[i], seed + i);
 }
 
-static void write_for_ever(int ready)
-{
-	struct nvs_tensor *t[N];
-
-	OK(f, fixture_reopen(f));
-	register_all(t);
-	begin_to_write(t, 1);
-	OK(f, nvs_engine_commit(f->engine, &f->error));
-	MUST(write(ready, "r", 1) == 1);
-	for (;;)
-		begin_to_write(t, 1);
-}
-
 TEST(a_store_is_free_once_its_owner_is_killed)
 {
 	struct nvs_tensor *t[N];
@@ -66,8 +53,15 @@ TEST(a_store_is_free_once_its_owner_is_killed)
 		fixture_shut(f);
 		assert_int_equal(pipe(ready), 0);
 		child = fork();
-		if (!child)
-			write_for_ever(ready[1]);
+		if (!child) {
+			OK(f, fixture_reopen(f));
+			register_all(t);
+			begin_to_write(t, 1);
+			OK(f, nvs_engine_commit(f->engine, &f->error));
+			MUST(write(ready[1], "r", 1) == 1);
+			for (;;)
+				begin_to_write(t, 1);
+		}
 		close(ready[1]);
 		assert_int_equal(read(ready[0], &byte, 1), 1);
 		expect_error(f, fixture_reopen(f), -EBUSY, "has locked the store at");
@@ -161,36 +155,29 @@ struct onlooker {
 	uint64_t calls;
 };
 
-static void look_at_state(struct onlooker *onlooker)
-{
-	struct nvs_optimizer *optimizer = onlooker->o->optimizer;
-	float part[64];
-	struct nvs_gradient_sums sums = {.size = sizeof(sums)};
-	int rc;
-
-	switch (onlooker->calls++ % 4) {
-	case 0:
-		MUST(!nvs_optimizer_commit(optimizer, NULL));
-		break;
-	case 1:
-		MUST(!nvs_optimizer_get_weights(optimizer, NULL));
-		break;
-	case 2:
-		rc = nvs_optimizer_sum_gradients(optimizer, &sums, NULL);
-		MUST(!rc && sums.sum_squares >= 0);
-		break;
-	default:
-		MUST(!nvs_optimizer_get(optimizer, 0, NVS_MASTER, 7000, 64, part, NULL));
-		MUST(nvs_optimizer_loss_scale(optimizer) == 1);
-	}
-}
-
-static void *look_on_for_long(void *arg)
+static void *look_on(void *arg)
 {
 	struct onlooker *onlooker = arg;
+	struct nvs_optimizer *optimizer = onlooker->o->optimizer;
+	struct nvs_gradient_sums sums = {.size = sizeof(sums)};
+	float part[64];
 
 	while (!__atomic_load_n(&onlooker->end, __ATOMIC_ACQUIRE))
-		look_at_state(onlooker);
+		switch (onlooker->calls++ % 4) {
+		case 0:
+			MUST(!nvs_optimizer_commit(optimizer, NULL));
+			break;
+		case 1:
+			MUST(!nvs_optimizer_get_weights(optimizer, NULL));
+			break;
+		case 2:
+			MUST(!nvs_optimizer_sum_gradients(optimizer, &sums, NULL));
+			MUST(sums.sum_squares >= 0);
+			break;
+		default:
+			MUST(!nvs_optimizer_get(optimizer, 0, NVS_MASTER, 7000, 64, part, NULL));
+			MUST(nvs_optimizer_loss_scale(optimizer) == 1);
+		}
 	return NULL;
 }
 
@@ -206,9 +193,7 @@ TEST(calls_on_an_optimizer_are_serialized)
 	DONE(&o, optim_open(&o));
 	for (unsigned i = 0; i < LENGTH(onlookers); i++) {
 		onlookers[i] = (struct onlooker){.o = &o, .calls = i};
-		assert_int_equal(
-			pthread_create(&onlookers[i].thread, NULL, look_on_for_long, &onlookers[i]),
-			0);
+		assert_false(pthread_create(&onlookers[i].thread, NULL, look_on, &onlookers[i]));
 	}
 	optim_run(&o, 1, 6);
 	for (unsigned i = 0; i < LENGTH(onlookers); i++) {

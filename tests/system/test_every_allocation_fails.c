@@ -16,33 +16,27 @@ struct aio_way {
 	struct nvs_aio *aio; /* used by open_file() */
 };
 
-static void moves(struct nvs_aio *aio, const char *path)
-{
-	static _Alignas(4096) char data[64 * KIB];
-	struct nvs_error error = {.size = sizeof(error)};
-	struct nvs_file *file;
-
-	SUCCEEDS(nvs_file_open(aio, path, NVS_FILE_WRITE | NVS_FILE_CREATE, &file, &error), &error);
-	fill(data, sizeof(data), 1);
-	SUCCEEDS(nvs_aio_pwrite(aio, file, data, sizeof(data), 0, NULL, &error), &error);
-	SUCCEEDS(nvs_aio_wait_all(aio, -1, NULL, &error), &error);
-	memset(data, 0, sizeof(data));
-	SUCCEEDS(nvs_aio_pread(aio, file, data, sizeof(data), 0, NULL, &error), &error);
-	SUCCEEDS(nvs_aio_wait_all(aio, -1, NULL, &error), &error);
-	assert_true(filled(data, sizeof(data), 1));
-	nvs_file_close(file);
-}
-
 static int open_aio(void *arg, struct nvs_error *error)
 {
+	static _Alignas(4096) char data[64 * KIB];
 	struct aio_way *way = arg;
+	struct nvs_file *file;
 	struct nvs_aio *aio;
 	int rc = aio_open_with(&aio, &way->config, NULL, NULL, NULL, error);
 
 	if (rc)
 		return rc;
 	inject_pause();
-	moves(aio, way->path);
+	SUCCEEDS(nvs_file_open(aio, way->path, NVS_FILE_WRITE | NVS_FILE_CREATE, &file, error),
+		 error);
+	fill(data, sizeof(data), 1);
+	SUCCEEDS(nvs_aio_pwrite(aio, file, data, sizeof(data), 0, NULL, error), error);
+	SUCCEEDS(nvs_aio_wait_all(aio, -1, NULL, error), error);
+	memset(data, 0, sizeof(data));
+	SUCCEEDS(nvs_aio_pread(aio, file, data, sizeof(data), 0, NULL, error), error);
+	SUCCEEDS(nvs_aio_wait_all(aio, -1, NULL, error), error);
+	assert_true(filled(data, sizeof(data), 1));
+	nvs_file_close(file);
 	inject_resume();
 	nvs_aio_close(aio);
 	return 0;
@@ -104,48 +98,25 @@ TEST(all_workers_start_or_none)
 
 #define MANY 300 /* more than the tables' initial room */
 
-static void add_many(struct world *w, bool *failed, uint64_t n)
+TEST(all_or_none_are_registered)
 {
 	static const uint64_t square[] = {10, 10};
 	static char names[MANY][sizeof("many.-2147483648")];
 	struct nvs_tensor_spec specs[MANY];
 	struct nvs_tensor *tensors[MANY];
-	uint64_t count;
+	struct inject_held before;
+	uint64_t failed = 1, n = 1;
+	char store[512];
+	struct world w;
 	int rc;
 
 	for (int i = 0; i < MANY; i++) {
 		snprintf(names[i], sizeof(names[i]), "many.%d", i);
-		specs[i] = (struct nvs_tensor_spec){.size = sizeof(struct nvs_tensor_spec),
-						    .name = names[i],
-						    .dtype = NVS_BF16,
-						    .numel = 100,
-						    .shape = i % 50 ? NULL : square,
-						    .ndim = 2};
+		specs[i] = (struct nvs_tensor_spec){sizeof(*specs),	    names[i], NVS_BF16, 100,
+						    i % 50 ? NULL : square, 2};
 	}
-	inject_fail(INJECT_ALLOCATIONS, n, 1, ENOMEM);
-	rc = nvs_tensor_register(w->f.engine, specs, MANY, tensors, &w->f.error);
-	inject_stop(&count);
-	*failed = count;
-	w->error = ENOMEM;
-	assert_int_equal(!world_failed(w, rc), !*failed);
-	for (int i = 0; i < MANY && rc; i++)
-		assert_null(nvs_tensor_find(w->f.engine, names[i]));
-	if (rc)
-		OK(&w->f, nvs_tensor_register(w->f.engine, specs, MANY, tensors, &w->f.error));
-	tensor_store(&w->f, tensors[MANY - 1], n);
-	tensor_compare(&w->f, tensors[MANY - 1], n);
-	OK(&w->f, nvs_tensor_forget(w->f.engine, tensors, MANY, &w->f.error));
-}
-
-TEST(all_or_none_are_registered)
-{
-	struct inject_held before;
-	bool failed = true;
-	char store[512];
-	struct world w;
-	uint64_t n = 1;
-
 	world_make(&w, &(const struct setup){.place = PLACE_TMPFS, SMALL});
+	w.error = ENOMEM;
 	fixture_store_file(&w.f, ".", store);
 	before = inject_held();
 	/* Most allocations are alike: fail the first ones, some in the middle, and the last. */
@@ -154,7 +125,17 @@ TEST(all_or_none_are_registered)
 		OK(&w.f, world_try_open(&w));
 		world_add_tensors(&w);
 		world_swaps(&w);
-		add_many(&w, &failed, n);
+		inject_fail(INJECT_ALLOCATIONS, n, 1, ENOMEM);
+		rc = nvs_tensor_register(w.f.engine, specs, MANY, tensors, &w.f.error);
+		inject_stop(&failed);
+		assert_int_equal(world_failed(&w, rc), failed != 0);
+		for (int i = 0; i < MANY && rc; i++)
+			assert_null(nvs_tensor_find(w.f.engine, names[i]));
+		if (rc)
+			OK(&w.f, nvs_tensor_register(w.f.engine, specs, MANY, tensors, &w.f.error));
+		tensor_store(&w.f, tensors[MANY - 1], n);
+		tensor_compare(&w.f, tensors[MANY - 1], n);
+		OK(&w.f, nvs_tensor_forget(w.f.engine, tensors, MANY, &w.f.error));
 		assert_int_equal(stats_of(&w.f).tensors, TENSORS);
 		world_check_all(&w);
 		engine_abandon(w.f.engine);

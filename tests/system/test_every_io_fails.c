@@ -99,35 +99,29 @@ static bool nth_io_fails(struct world *w, act_fn *act, enum nvs_direction direct
 /* For every LASTING-th n, all later I/Os fail, too. */
 #define LASTING 3
 
-static void every_io_fails(act_fn *act, enum nvs_direction direction, int error,
-			   const struct setup *setup)
-{
-	struct inject_held before = inject_held();
-	struct world w;
-	uint64_t n = 1;
-
-	world_open(&w, setup);
-	w.error = error;
-	world_swaps(&w);
-	world_check_all(&w);
-	while (n < N_LIMIT && nth_io_fails(&w, act, direction, n, true) &&
-	       (n % LASTING || nth_io_fails(&w, act, direction, n, false)))
-		n++;
-	if (n <= TENSORS / 2 || n == N_LIMIT)
-		fail_msg("there were %" PRIu64 " I/Os", n - 1);
-	fixture_close(&w.f);
-	assert_same_held(&before, "closing", n);
-}
-
 static void in_all_ways(act_fn *act, enum nvs_direction direction)
 {
-	const struct setup buffered = {.place = PLACE_TMPFS, SMALL, .verify = true};
-	const struct setup direct = {.place = PLACE_DISK, SMALL};
-	const struct setup kept = {.place = PLACE_TMPFS, SMALL, .keep = true};
+	const struct setup setups[] = {{.place = PLACE_TMPFS, SMALL, .verify = true},
+				       {.place = PLACE_DISK, SMALL},
+				       {.place = PLACE_TMPFS, SMALL, .keep = true}};
 
-	every_io_fails(act, direction, EIO, &buffered);
-	every_io_fails(act, direction, ENOSPC, &direct);
-	every_io_fails(act, direction, EIO, &kept);
+	for (size_t i = 0; i < LENGTH(setups); i++) {
+		struct inject_held before = inject_held();
+		struct world w;
+		uint64_t n = 1;
+
+		world_open(&w, &setups[i]);
+		w.error = i == 1 ? ENOSPC : EIO;
+		world_swaps(&w);
+		world_check_all(&w);
+		while (n < N_LIMIT && nth_io_fails(&w, act, direction, n, true) &&
+		       (n % LASTING || nth_io_fails(&w, act, direction, n, false)))
+			n++;
+		if (n <= TENSORS / 2 || n == N_LIMIT)
+			fail_msg("there were %" PRIu64 " I/Os", n - 1);
+		fixture_close(&w.f);
+		assert_same_held(&before, "closing", n);
+	}
 }
 
 TEST(the_nth_io_of_a_swap_fails)
@@ -172,40 +166,13 @@ static void works(struct world *w)
 	world_check_all(w);
 }
 
-static bool nth_call_of_open_fails(struct world *w, unsigned kinds, uint64_t n)
-{
-	struct inject_held before = inject_held();
-	const char *call;
-	uint64_t failed;
-	int rc;
-
-	w->failures = 0;
-	inject_fail(kinds, n, 1, w->error);
-	rc = world_try_open(w);
-	inject_stop(&failed);
-	call = inject_failed_call();
-	assert_true(failed || !rc);
-	/* One copy of the metadata that can't be read is not needed; works() compares. */
-	if (failed && !rc && !(w->f.config.keep && !strcmp(call, "pread")) &&
-	    !survives_at(w->f.paths[0], call))
-		fail_msg("%s failed, n %" PRIu64 ", but no error was reported", call, n);
-	if (world_failed(w, rc)) {
-		assert_null(w->f.engine);
-		assert_same_held(&before, "a failed opening", n);
-		OK(&w->f, world_try_open(w));
-	}
-	w->failures = 0;
-	works(w);
-	fixture_shut(&w->f);
-	assert_same_held(&before, "closing", n);
-	return failed;
-}
-
 static void every_call_of_open_fails_once(const struct setup *setup, unsigned kinds, bool found,
 					  int error)
 {
+	uint64_t failed = 1, n;
+	const char *call;
 	struct world w;
-	uint64_t n = 1;
+	int rc;
 
 	world_make(&w, setup);
 	w.error = error;
@@ -214,8 +181,28 @@ static void every_call_of_open_fails_once(const struct setup *setup, unsigned ki
 		works(&w);
 		fixture_shut(&w.f);
 	}
-	while (n < N_LIMIT && nth_call_of_open_fails(&w, kinds, n))
-		n += N_STEP;
+	for (n = 1; failed && n < N_LIMIT; n += N_STEP) {
+		struct inject_held before = inject_held();
+
+		inject_fail(kinds, n, 1, error);
+		rc = world_try_open(&w);
+		inject_stop(&failed);
+		call = inject_failed_call();
+		assert_true(failed || !rc);
+		/* One copy of the metadata that can't be read is not needed; works() compares. */
+		if (failed && !rc && !(w.f.config.keep && !strcmp(call, "pread")) &&
+		    !survives_at(w.f.paths[0], call))
+			fail_msg("%s failed, n %" PRIu64 ", but no error was reported", call, n);
+		if (world_failed(&w, rc)) {
+			assert_null(w.f.engine);
+			assert_same_held(&before, "a failed opening", n);
+			OK(&w.f, world_try_open(&w));
+		}
+		w.failures = 0;
+		works(&w);
+		fixture_shut(&w.f);
+		assert_same_held(&before, "closing", n);
+	}
 	assert_true(n > 10 && n < N_LIMIT);
 	fixture_close(&w.f);
 }
@@ -272,49 +259,42 @@ TEST(the_nth_call_removes_no_manifest)
 
 /* ---- Plain calls: registering ---- */
 
-/* A refused batch registers nothing and takes no space. */
-static bool nth_call_of_register_fails(struct world *w, uint64_t n)
-{
-	const struct nvs_tensor_spec specs[] = {U8_TENSOR("new.0", 36000), U8_TENSOR("new.1", 1)};
-	struct nvs_engine_stats before = stats_of(&w->f), now;
-	struct nvs_tensor *t[2];
-	uint64_t failed;
-	int rc;
-
-	w->failures = 0;
-	inject_fail(PLAIN_CALLS, n, 1, w->error);
-	rc = nvs_tensor_register(w->f.engine, specs, 2, t, &w->f.error);
-	inject_stop(&failed);
-	/* Space reserved ahead of need is optional. */
-	if (failed && !rc && strcmp(inject_failed_call(), "posix_fallocate") != 0 &&
-	    !survives_at(w->f.paths[0], inject_failed_call()))
-		fail_msg("%s failed, but no error was reported", inject_failed_call());
-	if (world_failed(w, rc)) {
-		now = stats_of(&w->f);
-		assert_int_equal(now.tensors, before.tensors);
-		assert_int_equal(now.tensor_bytes, before.tensor_bytes);
-		assert_int_equal(now.store_bytes, before.store_bytes);
-		assert_null(nvs_tensor_find(w->f.engine, "new.0"));
-		assert_null(nvs_tensor_find(w->f.engine, "new.1"));
-		OK(&w->f, nvs_tensor_register(w->f.engine, specs, 2, t, &w->f.error));
-	}
-	tensor_store(&w->f, t[1], n);
-	tensor_compare(&w->f, t[1], n);
-	OK(&w->f, nvs_tensor_forget(w->f.engine, t, 2, &w->f.error));
-	return failed;
-}
-
-/* A new store each time, because registering must reserve space. */
+/*
+ * A refused batch registers nothing and takes no space. A new store each time, because registering
+ * must reserve space.
+ */
 static void every_call_of_register_fails_once(const struct setup *setup)
 {
-	bool failed = true;
+	const struct nvs_tensor_spec specs[] = {U8_TENSOR("new.0", 36000), U8_TENSOR("new.1", 1)};
+	struct nvs_engine_stats before, now;
+	uint64_t failed = 1, n;
+	struct nvs_tensor *t[2];
 	struct world w;
-	uint64_t n;
+	int rc;
 
 	for (n = 1; failed && n < N_LIMIT; n++) {
 		world_open(&w, setup);
 		w.error = n % 2 ? ENOSPC : EIO;
-		failed = nth_call_of_register_fails(&w, n);
+		before = stats_of(&w.f);
+		inject_fail(PLAIN_CALLS, n, 1, w.error);
+		rc = nvs_tensor_register(w.f.engine, specs, 2, t, &w.f.error);
+		inject_stop(&failed);
+		/* Space reserved ahead of need is optional. */
+		if (failed && !rc && strcmp(inject_failed_call(), "posix_fallocate") != 0 &&
+		    !survives_at(w.f.paths[0], inject_failed_call()))
+			fail_msg("%s failed, but no error was reported", inject_failed_call());
+		if (world_failed(&w, rc)) {
+			now = stats_of(&w.f);
+			assert_int_equal(now.tensors, before.tensors);
+			assert_int_equal(now.tensor_bytes, before.tensor_bytes);
+			assert_int_equal(now.store_bytes, before.store_bytes);
+			assert_null(nvs_tensor_find(w.f.engine, "new.0"));
+			assert_null(nvs_tensor_find(w.f.engine, "new.1"));
+			OK(&w.f, nvs_tensor_register(w.f.engine, specs, 2, t, &w.f.error));
+		}
+		tensor_store(&w.f, t[1], n);
+		tensor_compare(&w.f, t[1], n);
+		OK(&w.f, nvs_tensor_forget(w.f.engine, t, 2, &w.f.error));
 		world_swaps(&w);
 		world_check_all(&w);
 		fixture_close(&w.f);
@@ -324,11 +304,13 @@ static void every_call_of_register_fails_once(const struct setup *setup)
 
 TEST(the_nth_call_of_register_fails)
 {
-	every_call_of_register_fails_once(&(const struct setup){.place = PLACE_TMPFS, SMALL});
-	every_call_of_register_fails_once(
-		&(const struct setup){.place = PLACE_TMPFS, SMALL, .npaths = 3, .keep = true});
-	every_call_of_register_fails_once(
-		&(const struct setup){.place = PLACE_TMPFS, SMALL, .device = NVS_DEVICE_CPU});
+	static const struct setup setups[] = {
+		{.place = PLACE_TMPFS, SMALL},
+		{.place = PLACE_TMPFS, SMALL, .npaths = 3, .keep = true},
+		{.place = PLACE_TMPFS, SMALL, .device = NVS_DEVICE_CPU}};
+
+	for (size_t i = 0; i < LENGTH(setups); i++)
+		every_call_of_register_fails_once(&setups[i]);
 }
 
 /* ---- Commits of a kept store ---- */
@@ -337,18 +319,6 @@ TEST(the_nth_call_of_register_fails)
 struct commits {
 	uint64_t before[TENSORS], after[TENSORS];
 };
-
-/* Writes every second tensor again; some of it is on the drive already. */
-static void begin_anew(struct world *w, struct commits *commits)
-{
-	OK(&w->f, nvs_engine_commit(w->f.engine, &w->f.error));
-	memcpy(commits->before, w->seed, sizeof(w->seed));
-	for (unsigned i = 0; i < TENSORS; i += 2)
-		assert_true(world_change(w, i));
-	OK(&w->f, nvs_tensor_swap_out(w->f.engine, w->t, 4, &w->f.error));
-	OK(&w->f, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
-	memcpy(commits->after, w->seed, sizeof(w->seed));
-}
 
 /* The next run finds one of the two commits complete. `must`: the newer one. */
 static void one_of_them_is_found(struct world *w, const struct commits *commits, bool must)
@@ -385,7 +355,14 @@ static bool nth_fails_in_commit(struct world *w, unsigned kinds, bool closing, u
 
 	OK(&w->f, world_try_open(w));
 	world_add_tensors(w);
-	begin_anew(w, &commits);
+	OK(&w->f, nvs_engine_commit(w->f.engine, &w->f.error));
+	memcpy(commits.before, w->seed, sizeof(w->seed));
+	/* Some of every second tensor is on the drive already. */
+	for (unsigned i = 0; i < TENSORS; i += 2)
+		assert_true(world_change(w, i));
+	OK(&w->f, nvs_tensor_swap_out(w->f.engine, w->t, 4, &w->f.error));
+	OK(&w->f, sole_wait(w->f.engine, w->t, TENSORS, -1, &w->f.error));
+	memcpy(commits.after, w->seed, sizeof(w->seed));
 	engine = w->f.engine;
 	w->f.log[0] = 0;
 	w->failures = 0;

@@ -87,99 +87,46 @@ static bool failed_as_injected(struct run *run, const struct faulty *what, int r
 
 /* ---- Steps ---- */
 
-typedef int step_fn(struct run *run, struct optim *twin, uint64_t step);
-
 /*
- * Lends the gradients of a step and performs it, which may fail; the twin has done the step
- * already.
+ * Of each direction, and from then on all of them if it lasts: then no retry finishes the step
+ * until the drive is repaired.
  */
-static int lends_and_steps(struct run *run, struct optim *twin, uint64_t step)
-{
-	optim_run(twin, step, step);
-	inject_pause();
-	optim_lend(&run->o, step, 1);
-	inject_resume();
-	return optim_step(&run->o, step);
-}
-
-static uint64_t add(struct optim *o, size_t group, uint64_t from)
-{
-	uint64_t added = 0, left = o->specs[group].numel - from;
-	int rc = nvs_optimizer_add_gradients(o->optimizer, group, from, left, NVS_F32,
-					     (float *)o->gradients[group] + from, &added,
-					     &o->error);
-
-	assert_true(rc ? added < left : added == left);
-	return added;
-}
-
-/* Adds the gradients in pieces and repeats those that were refused. */
-static int adds_and_steps(struct run *run, struct optim *twin, uint64_t step)
-{
-	int rc = 0;
-
-	for (size_t group = 0; group < twin->n; group++) {
-		for (uint64_t i = 0; i < twin->specs[group].numel; i++)
-			((float *)run->o.gradients[group])[i] =
-				((float *)twin->gradients[group])[i] =
-					(float)element_value(100 * step + group, i);
-		assert_int_equal(add(twin, group, 0), twin->specs[group].numel);
-		for (uint64_t done = 0; done < twin->specs[group].numel;) {
-			uint64_t added = add(&run->o, group, done);
-
-			done += added;
-			if (done < twin->specs[group].numel)
-				rc = run->o.error.code;
-		}
-	}
-	DONE(twin, optim_step(twin, step));
-	return rc ? rc : optim_step(&run->o, step);
-}
-
-/*
- * Returns whether there was an n-th. If the drive keeps failing, no retry finishes the step until
- * the drive is repaired.
- */
-static bool nth_fails_in_step(struct run *run, struct optim *twin, step_fn *steps,
-			      const struct faulty *what, uint64_t n)
-{
-	bool failed;
-	int rc;
-
-	arm(run, what, n);
-	rc = steps(run, twin, n + 1);
-	for (unsigned i = 0; i < 4 && what->lasts && failed_as_injected(run, what, rc); i++)
-		rc = optim_step(&run->o, n + 1);
-	failed = nth_disarm(run->o.sim);
-	if (failed && !rc && (what->lasts || what->ios == SIM_WRITES))
-		fail_msg("I/O %" PRIu64 " failed, and the step is reported as done", n);
-	assert_true(failed || !rc);
-	if (failed_as_injected(run, what, rc))
-		DONE(&run->o, optim_step(&run->o, n + 1));
-	assert_int_equal(run->o.result.step, n + 1);
-	IS_LIKE(&run->o, twin);
-	return failed;
-}
-
-/* Of each direction, and from then on all of them if it lasts. */
-static void every_io_of_a_step_fails(step_fn *steps, bool lasts)
+static void every_io_of_a_step_fails(bool lasts)
 {
 	for (int direction = NVS_READ; direction <= NVS_WRITE; direction++) {
 		struct inject_held before = inject_held();
 		const struct faulty what = {.ios = 1u << direction, .error = EIO, .lasts = lasts};
+		bool failed = true;
 		struct optim twin;
 		struct run run;
-		uint64_t n = 1;
+		uint64_t n;
+		int rc;
 
 		run_open(&run);
 		twin_open(&twin);
 		/* The first step makes the state and reads nothing. */
 		optim_run(&run.o, 1, 1);
 		optim_run(&twin, 1, 1);
-		while (n < N_LIMIT && nth_fails_in_step(&run, &twin, steps, &what, n))
-			n++;
-		if (n <= 10 || n == N_LIMIT)
-			fail_msg("there were %" PRIu64 " I/Os", n - 1);
+		for (n = 1; failed && n < N_LIMIT; n++) {
+			arm(&run, &what, n);
+			optim_run(&twin, n + 1, n + 1);
+			inject_pause();
+			optim_lend(&run.o, n + 1, 1);
+			inject_resume();
+			rc = optim_step(&run.o, n + 1);
+			for (unsigned i = 0; i < 4 && lasts && failed_as_injected(&run, &what, rc);
+			     i++)
+				rc = optim_step(&run.o, n + 1);
+			failed = nth_disarm(run.o.sim);
+			if (failed && !rc && (lasts || direction == NVS_WRITE))
+				fail_msg("I/O %" PRIu64 " failed, and the step is done", n);
+			assert_true(failed || !rc);
+			if (failed_as_injected(&run, &what, rc))
+				DONE(&run.o, optim_step(&run.o, n + 1));
+			assert_int_equal(run.o.result.step, n + 1);
+			IS_LIKE(&run.o, &twin);
+		}
+		assert_in_range(n, 12, N_LIMIT - 1);
 		optim_close(&run.o);
 		optim_close(&twin);
 		assert_same_held(&before, "steps", n);
@@ -188,17 +135,12 @@ static void every_io_of_a_step_fails(step_fn *steps, bool lasts)
 
 TEST(the_nth_io_of_a_step_fails)
 {
-	every_io_of_a_step_fails(lends_and_steps, false);
+	every_io_of_a_step_fails(false);
 }
 
 TEST(a_step_is_not_done_while_the_drive_fails)
 {
-	every_io_of_a_step_fails(lends_and_steps, true);
-}
-
-TEST(the_nth_io_of_adding_gradients_fails)
-{
-	every_io_of_a_step_fails(adds_and_steps, false);
+	every_io_of_a_step_fails(true);
 }
 
 TEST(a_step_allocates_nothing)
@@ -224,43 +166,6 @@ TEST(a_step_allocates_nothing)
 	optim_close(&twin);
 }
 
-/* ---- Setting and getting state ---- */
-
-static int set_then_get(struct run *run, float *data, uint64_t numel)
-{
-	struct optim *o = &run->o;
-	int rc = nvs_optimizer_set(o->optimizer, 0, NVS_EXP_AVG, 0, numel, data, &o->error);
-
-	memset(data, 0, numel * sizeof(*data));
-	rc = rc ?: CALL(o, get, 0, NVS_EXP_AVG, 0, numel, data);
-	return rc ?: CALL(o, get_weights);
-}
-
-TEST(the_nth_io_of_setting_and_getting_fails)
-{
-	static float data[3001];
-	const struct faulty what = {.ios = SIM_READS, .error = ENOSPC};
-	struct run run;
-	bool failed = true;
-
-	run_make(&run);
-	optim_open_run(&run.o, 1);
-	for (uint64_t n = 1; failed; n++) {
-		fill(data, sizeof(data), n);
-		arm(&run, &what, n);
-		if (failed_as_injected(&run, &what, set_then_get(&run, data, LENGTH(data)))) {
-			assert_true(nth_disarm(run.o.sim));
-			fill(data, sizeof(data), n);
-			DONE(&run.o, set_then_get(&run, data, LENGTH(data)));
-		} else {
-			failed = nth_disarm(run.o.sim);
-			assert_true(failed || n > 4);
-		}
-		assert_true(filled(data, sizeof(data), n));
-	}
-	optim_close(&run.o);
-}
-
 /* ---- Opening ---- */
 
 /* Also without space that is reserved early, binding, and one copy of the metadata (pread). */
@@ -272,57 +177,49 @@ static bool survived(const struct run *run)
 	       !strncmp(call, "hwloc_bitmap", 12) || !strncmp(call, "pread", 5);
 }
 
-static bool nth_fails_in_open(struct run *run, const struct faulty *what,
-			      const struct snapshot *due, uint64_t n)
+static void every_fault_in_open_comes_once(const struct faulty *what, bool keep)
 {
-	struct inject_held before = inject_held();
-	bool failed;
+	struct snapshot due;
+	bool failed = true;
+	struct run run;
+	uint64_t n;
 	int rc;
 
-	arm(run, what, n);
-	rc = optim_open(&run->o);
-	failed = nth_disarm(run->o.sim);
-	assert_true(failed || !rc);
-	if (failed_as_injected(run, what, rc)) {
-		assert_null(run->o.optimizer);
-		assert_same_held(&before, "a failed opening", n);
-		DONE(&run->o, optim_open(&run->o));
-	} else if (failed && (what->ios || !survived(run))) {
-		fail_msg("%s failed, n %" PRIu64 ", but no error was reported",
-			 inject_failed_call(), n);
-	}
-	IS_AS(&run->o, due);
-	optim_shut(&run->o);
-	assert_same_held(&before, "closing", n);
-	return failed;
-}
+	run_make(&run);
+	run.o.offload->fast_init = false;
+	run.o.offload->ratio = 0.6;
+	run.o.config.keep = keep;
+	optim_open_run(&run.o, keep ? 3 : 0);
+	snapshot_take(&run.o, &due);
+	optim_shut(&run.o);
+	for (n = 1; failed && n < N_LIMIT; n += N_STEP) {
+		struct inject_held before = inject_held();
 
-static void every_fault_in_open_comes_once(bool keep)
-{
-	for (size_t i = 0; i < LENGTH(ways); i++) {
-		struct snapshot due;
-		struct run run;
-		uint64_t n = 1;
-
-		run_make(&run);
-		run.o.offload->fast_init = false;
-		run.o.offload->ratio = 0.6;
-		run.o.config.keep = keep;
-		optim_open_run(&run.o, keep ? 3 : 0);
-		snapshot_take(&run.o, &due);
+		arm(&run, what, n);
+		rc = optim_open(&run.o);
+		failed = nth_disarm(run.o.sim);
+		assert_true(failed || !rc);
+		if (failed_as_injected(&run, what, rc)) {
+			assert_null(run.o.optimizer);
+			assert_same_held(&before, "a failed opening", n);
+			DONE(&run.o, optim_open(&run.o));
+		} else if (failed && (what->ios || !survived(&run))) {
+			fail_msg("%s failed, n %" PRIu64 ", but no error was reported",
+				 inject_failed_call(), n);
+		}
+		IS_AS(&run.o, &due);
 		optim_shut(&run.o);
-		while (n < N_LIMIT && nth_fails_in_open(&run, &ways[i], &due, n))
-			n += N_STEP;
-		assert_true(n < N_LIMIT);
-		snapshot_free(&due);
-		optim_close(&run.o);
+		assert_same_held(&before, "closing", n);
 	}
+	assert_true(n < N_LIMIT);
+	snapshot_free(&due);
+	optim_close(&run.o);
 }
 
 TEST(the_nth_fault_in_open_is_reported)
 {
-	every_fault_in_open_comes_once(false);
-	every_fault_in_open_comes_once(true);
+	for (size_t i = 0; i < 2 * LENGTH(ways); i++)
+		every_fault_in_open_comes_once(&ways[i / 2], i % 2);
 }
 
 /* ---- Commits ---- */
@@ -406,56 +303,54 @@ TEST(the_nth_fault_in_close_leaves_the_last_commit)
 /* ---- Conversions ---- */
 
 /* A store of bf16 has the values that it has in fp32: they are the same after a failure or not. */
-static bool nth_fails_in_conversion(struct run *run, const struct faulty *what,
-				    const struct snapshot *due, uint64_t n)
+static void every_fault_in_a_conversion_comes_once(const struct faulty *what)
 {
 	struct nvs_state_conversion result = {.size = sizeof(result)};
-	enum nvs_optimizer_state *now = &run->o.config.optimizer_state;
-	enum nvs_optimizer_state wanted = *now == NVS_STATE_BF16 ? NVS_STATE_FP32 : NVS_STATE_BF16;
-	struct inject_held before = inject_held();
-	bool failed;
+	struct snapshot due;
+	bool failed = true;
+	struct run run;
+	enum nvs_optimizer_state *now = &run.o.config.optimizer_state, wanted;
+	uint64_t n;
 	int rc;
 
-	run->unmarked = false;
-	arm(run, what, n);
-	rc = optimizer_convert_with(&run->o.config, wanted, &result, &engine_sim, run->o.sim,
-				    &run->o.error);
-	failed = nth_disarm(run->o.sim);
-	assert_true(failed || !rc);
-	assert_same_held(&before, "a conversion", n);
-	if (!failed_as_injected(run, what, rc)) {
-		/* What is read ahead is read again, and what is written before the commit is
-		 * written again. */
-		if (failed && !run->unmarked && !what->ios && !survived(run) &&
-		    strcmp(inject_failed_call(), "flock") != 0)
-			fail_msg("%s failed, n %" PRIu64 ", but no error was reported",
-				 inject_failed_call(), n);
-		*now = wanted;
+	run_make(&run);
+	run.o.config.keep = true;
+	*now = NVS_STATE_BF16;
+	run.o.offload->ratio = 0.6;
+	optim_open_run(&run.o, 2);
+	snapshot_take(&run.o, &due);
+	optim_shut(&run.o);
+	for (n = 1; failed && n < N_LIMIT; n += what->ios ? 1 : at_length(1, 5)) {
+		struct inject_held before = inject_held();
+
+		wanted = *now == NVS_STATE_BF16 ? NVS_STATE_FP32 : NVS_STATE_BF16;
+		run.unmarked = false;
+		arm(&run, what, n);
+		rc = optimizer_convert_with(&run.o.config, wanted, &result, &engine_sim, run.o.sim,
+					    &run.o.error);
+		failed = nth_disarm(run.o.sim);
+		assert_true(failed || !rc);
+		assert_same_held(&before, "a conversion", n);
+		if (!failed_as_injected(&run, what, rc)) {
+			/* What is read ahead is read again, and what is written before the commit
+			 * is written again. */
+			if (failed && !run.unmarked && !what->ios && !survived(&run) &&
+			    strcmp(inject_failed_call(), "flock") != 0)
+				fail_msg("%s failed, n %" PRIu64 ", but no error was reported",
+					 inject_failed_call(), n);
+			*now = wanted;
+		}
+		DONE(&run.o, optim_open(&run.o));
+		IS_AS(&run.o, &due);
+		optim_shut(&run.o);
 	}
-	DONE(&run->o, optim_open(&run->o));
-	IS_AS(&run->o, due);
-	optim_shut(&run->o);
-	return failed;
+	assert_in_range(n, 3, N_LIMIT - 1);
+	snapshot_free(&due);
+	optim_close(&run.o);
 }
 
 TEST(the_nth_fault_in_a_conversion_leaves_the_format_before)
 {
-	for (size_t i = 0; i < LENGTH(ways); i++) {
-		struct snapshot due;
-		struct run run;
-		uint64_t n = 1;
-
-		run_make(&run);
-		run.o.config.keep = true;
-		run.o.config.optimizer_state = NVS_STATE_BF16;
-		run.o.offload->ratio = 0.6;
-		optim_open_run(&run.o, 2);
-		snapshot_take(&run.o, &due);
-		optim_shut(&run.o);
-		while (n < N_LIMIT && nth_fails_in_conversion(&run, &ways[i], &due, n))
-			n += ways[i].ios ? 1 : at_length(1, 5);
-		assert_in_range(n, 2, N_LIMIT - 1);
-		snapshot_free(&due);
-		optim_close(&run.o);
-	}
+	for (size_t i = 0; i < LENGTH(ways); i++)
+		every_fault_in_a_conversion_comes_once(&ways[i]);
 }

@@ -9,8 +9,6 @@
 #include "swap/swap_fixture.h"
 #include "system/soak.h"
 
-#include <time.h>
-
 #define MODELS 4
 static const struct history_model *const models[] = {&history_swap,	 &history_optim,
 						     &history_aio,	 &history_room,
@@ -139,62 +137,41 @@ TEST(a_failure_is_reduced_and_can_be_replayed)
 
 /* ---- The command line ---- */
 
-static const struct history_model *model_named(const char *name)
-{
-	for (size_t i = 0; i < LENGTH(models); i++)
-		if (!strcmp(models[i]->name, name))
-			return models[i];
-	return NULL;
-}
-
 static int play_one(int argc, char **argv)
 {
-	struct history history = {.model = model_named(argv[1])};
 	static bool left_out[100000];
+	struct history history = {.left_out = left_out};
 
+	for (size_t i = 0; i < LENGTH(models); i++)
+		if (!strcmp(models[i]->name, argv[1]))
+			history.model = models[i];
 	history.seed = strtoull(argv[2], NULL, 10);
 	history.length = (uint32_t)strtoul(argv[3], NULL, 10);
-	history.left_out = left_out;
 	if (!history.model || history.length > LENGTH(left_out) ||
 	    (argc > 4 && !history_parse(argv[4], history.length, left_out)))
 		return -1;
 	return history_play_aloud(&history) ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
-#define SOAK_HISTORIES 64u
-
-static int soak(double minutes, uint64_t seed)
+static bool play_many(uint64_t seed)
 {
-	time_t end = time(NULL) + (time_t)(minutes * 60);
-	struct history found;
-	uint64_t i = 0;
+	struct history first = {models[seed % MODELS], seed * 1000003, 1000, NULL}, found;
+	bool well = history_play(&first, 64, &found, text, sizeof(text));
 
-	print_message("seed %" PRIu64 "\n", seed);
-	do {
-		struct history first = {models[i % MODELS], (seed + i) * 1000003, 1000, NULL};
-
-		if (!history_play(&first, SOAK_HISTORIES, &found, text, sizeof(text))) {
-			fputs(text, stdout);
-			return EXIT_FAILURE;
-		}
-		i++;
-		print_counts("so far");
-		fflush(stdout);
-	} while (time(NULL) < end);
-	print_counts("in all");
-	return EXIT_SUCCESS;
+	if (!well)
+		fputs(text, stdout);
+	print_counts("so far");
+	return well;
 }
 
 int main(int argc, char **argv)
 {
-	struct soak_options options;
-	int rc = -1;
+	int rc;
 
 	if (argc == 1)
 		return tests_run(__FILE__);
-	if (soak_parse(argc, argv, &options))
-		rc = soak(options.minutes, options.seed);
-	else if (strcmp(argv[1], "soak") != 0 && (argc == 4 || argc == 5))
+	rc = soak(argc, argv, play_many);
+	if (rc < 0 && strcmp(argv[1], "soak") != 0 && (argc == 4 || argc == 5))
 		rc = play_one(argc, argv);
 	if (rc < 0)
 		fprintf(stderr, "test_histories [MODEL SEED LENGTH [OPERATIONS]]\n"

@@ -1,25 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Processes that swap, step and commit on one kept store, and are killed at random moments, many
+ * Processes that swap and commit on one kept store, and are killed at random moments, many
  * times. Each time, the contents found are those of one commit, bit for bit: the last that
  * returned, or the one in progress. Of a store that is not kept nothing is left. `test_kill soak
  * [--minutes N] [--seed N]` kills for that time.
  */
-#include "optim/optim_fixture.h"
-
 #include <ftw.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <time.h>
 #include <xxhash.h>
 
 #include "base/clock.h"
+#include "swap/swap_fixture.h"
 #include "system/soak.h"
 
 #define GIVE_UP_NS UINT64_C(20000000000)
 /* Enough for some commits. */
 #define SWAPS_NS UINT64_C(25000000)
-#define STEPS_NS UINT64_C(60000000)
 
 /* Numbers of the commits that the process reported before it was killed. */
 struct progress {
@@ -59,12 +56,12 @@ static int close_progress(void **state)
 }
 
 /*
- * Forks a child that runs `work` and kills it within `within_ns` after it opened the store, or
+ * Forks a child that runs `work` and kills it within SWAPS_NS after it opened the store, or
  * sometimes during the open.
  */
-static void kill_in(void (*work)(void *arg), void *arg, uint64_t within_ns, uint64_t *seed)
+static void kill_in(void (*work)(void *arg), void *arg, uint64_t *seed)
 {
-	struct timespec moment = {.tv_nsec = (long)below(seed, within_ns)};
+	struct timespec moment = {.tv_nsec = (long)below(seed, SWAPS_NS)};
 	bool opening = below(seed, 8) == 0;
 	int status;
 	char byte;
@@ -90,15 +87,6 @@ static void kill_in(void (*work)(void *arg), void *arg, uint64_t within_ns, uint
 	assert_int_equal(WTERMSIG(status), SIGKILL);
 }
 
-/* The kernel can take a moment to close a killed process's files. */
-#define WHEN_FREE(rc, open)                                                                        \
-	do {                                                                                       \
-		uint64_t since = clock_ns();                                                       \
-		do                                                                                 \
-			(rc) = (open);                                                             \
-		while ((rc) == -EBUSY && clock_ns() - since < GIVE_UP_NS);                         \
-	} while (0)
-
 /* ---- Tensors ---- */
 
 /*
@@ -122,17 +110,9 @@ static uint64_t decide(uint64_t commit, uint64_t tensor, uint64_t choices)
 	return XXH3_64bits(both, sizeof(both)) % choices;
 }
 
-/* The commit that wrote the contents that the tensor has at `commit`; 0: none. */
 static bool is_written(uint64_t commit, uint64_t tensor)
 {
 	return decide(commit, tensor, 3) == 0;
-}
-
-static uint64_t version_at(uint64_t commit, uint64_t tensor)
-{
-	while (commit && !is_written(commit, tensor))
-		commit--;
-	return commit;
 }
 
 static uint64_t contents_of(uint64_t commit, uint64_t tensor)
@@ -144,9 +124,13 @@ static void open_store(struct round *r)
 {
 	const struct nvs_tensor_spec number = {
 		.size = sizeof(number), .name = "number", .dtype = NVS_U64, .numel = 1};
+	uint64_t since = clock_ns();
 	int rc;
 
-	WHEN_FREE(rc, fixture_reopen(&r->f));
+	/* The kernel can take a moment to close a killed process's files. */
+	do
+		rc = fixture_reopen(&r->f);
+	while (rc == -EBUSY && clock_ns() - since < GIVE_UP_NS);
 	OK(&r->f, rc);
 	tensors_add(&r->f, "t", lengths, N, r->t);
 	MUST(!nvs_tensor_register(r->f.engine, &number, 1, &r->number, NULL));
@@ -188,30 +172,26 @@ static void write_tensor(struct round *r, uint64_t i, uint64_t contents, uint64_
 		MUST(!nvs_tensor_swap_out(r->f.engine, &r->t[i], 1, NULL));
 }
 
-static void make_commit(struct round *r, uint64_t number)
-{
-	for (uint64_t i = 0; i < N; i++) {
-		if (!is_written(number, i))
-			continue;
-		/* Contents overwritten before the commit must never be found. */
-		for (uint64_t k = decide(number, i + N, 3); k; k--)
-			write_tensor(r, i, ~contents_of(number, i) - k, k % 2);
-		write_tensor(r, i, contents_of(number, i), decide(number, i + 2 * N, 3));
-	}
-	write_from(r, r->number, &number);
-	atomic_store(&progress->begun, number);
-	MUST(!nvs_engine_commit(r->f.engine, NULL));
-	atomic_store(&progress->finished, number);
-}
-
 static void swap_and_commit(void *arg)
 {
 	struct round *r = arg;
 
 	open_store(r);
 	MUST(write(progress->opened[1], "", 1) == 1);
-	for (uint64_t number = found_number(r) + 1;; number++)
-		make_commit(r, number);
+	for (uint64_t number = found_number(r) + 1;; number++) {
+		for (uint64_t i = 0; i < N; i++) {
+			if (!is_written(number, i))
+				continue;
+			/* Contents overwritten before the commit must never be found. */
+			for (uint64_t k = decide(number, i + N, 3); k; k--)
+				write_tensor(r, i, ~contents_of(number, i) - k, k % 2);
+			write_tensor(r, i, contents_of(number, i), decide(number, i + 2 * N, 3));
+		}
+		write_from(r, r->number, &number);
+		atomic_store(&progress->begun, number);
+		MUST(!nvs_engine_commit(r->f.engine, NULL));
+		atomic_store(&progress->finished, number);
+	}
 }
 
 static void check_tensors(struct round *r, uint64_t number)
@@ -221,8 +201,10 @@ static void check_tensors(struct round *r, uint64_t number)
 	struct stat st;
 
 	for (uint64_t i = 0; i < N; i++) {
-		uint64_t version = version_at(number, i);
+		uint64_t version = number; /* the commit that wrote it; 0: none */
 
+		while (version && !is_written(version, i))
+			version--;
 		units += (lengths[i] + 4095) / 4096;
 		if (version) {
 			tensor_compare(&r->f, r->t[i], contents_of(version, i));
@@ -249,7 +231,7 @@ static void kill_and_look(const struct setup *setup, unsigned rounds)
 	for (unsigned round = 0; round < rounds; round++) {
 		uint64_t found, begun, finished;
 
-		kill_in(swap_and_commit, &r, SWAPS_NS, &seed);
+		kill_in(swap_and_commit, &r, &seed);
 		begun = atomic_load(&progress->begun);
 		finished = atomic_load(&progress->finished);
 		open_store(&r);
@@ -344,7 +326,7 @@ TEST_WITH(a_killed_job_leaves_no_data_behind, NULL, cleanup)
 
 		fixture_init(&r.f, &setups[i]);
 		for (unsigned round = 0; round < rounds_of(4, 4); round++) {
-			kill_in(swap_on, &r, SWAPS_NS, &seed);
+			kill_in(swap_on, &r, &seed);
 			nothing_is_left_but_names(&r.f);
 		}
 		open_store(&r);
@@ -356,157 +338,27 @@ TEST_WITH(a_killed_job_leaves_no_data_behind, NULL, cleanup)
 	}
 }
 
-/* ---- The optimizer ---- */
+/* ---- At length ---- */
 
-#define STEPS_MAX 120 /* steps in one store */
-
-static const struct group groups[] = {
-	{"layers", 9999, NVS_BF16}, {"norm", 1, NVS_F32}, {"head", 4096, NVS_F32}};
-
-static uint64_t sums[STEPS_MAX +
-		     1]; /* checksums of the state after each step, from a run that is not killed */
-
-static uint64_t sum_of_state(struct optim *o)
+static bool kill_many(uint64_t seed)
 {
-	static float data[9999];
-	XXH3_state_t *sum = XXH3_createState();
-	uint64_t result;
-
-	assert_non_null(sum);
-	XXH3_64bits_reset(sum);
-	for (size_t i = 0; i < o->n; i++)
-		for (int part = NVS_MASTER; part <= NVS_EXP_AVG_SQ; part++) {
-			DONE(o, nvs_optimizer_get(o->optimizer, i, (enum nvs_optimizer_part)part, 0,
-						  o->specs[i].numel, data, &o->error));
-			XXH3_64bits_update(sum, data, o->specs[i].numel * sizeof(float));
-		}
-	result = XXH3_64bits_digest(sum);
-	XXH3_freeState(sum);
-	return result;
-}
-
-static void sum_steps(void)
-{
-	struct optim o;
-
-	optim_init(&o, groups, LENGTH(groups));
-	o.offload->device = NVS_DEVICE_CPU;
-	DONE(&o, optim_open(&o));
-	for (uint64_t step = 0; step <= STEPS_MAX; step++) {
-		if (step)
-			optim_run(&o, step, step);
-		sums[step] = sum_of_state(&o);
-	}
-	optim_close(&o);
-}
-
-static void step_and_commit(void *arg)
-{
-	uint64_t step = atomic_load(&progress->finished);
-	struct optim *o = arg;
-	int rc;
-
-	WHEN_FREE(rc, optim_open(o));
-	MUST(!rc);
-	MUST(write(progress->opened[1], "", 1) == 1);
-	while (step < STEPS_MAX) {
-		step++;
-		for (size_t i = 0; i < o->n; i++) {
-			float *data = o->gradients[i];
-
-			for (uint64_t j = 0; j < o->specs[i].numel; j++)
-				data[j] = (float)element_value(16 * step + i, j);
-			MUST(!nvs_optimizer_lend_gradients(o->optimizer, i, NVS_F32, data, NULL));
-		}
-		MUST(!optim_step(o, step) && o->result.step == step);
-		if (step % 3 == 1)
-			continue;
-		atomic_store(&progress->begun, step);
-		MUST(!nvs_optimizer_commit(o->optimizer, NULL));
-		atomic_store(&progress->finished, step);
-	}
-	for (;;)
-		pause();
-}
-
-/* The number of steps of the state found, which must be one of the two. */
-static uint64_t found_step(struct optim *o)
-{
-	uint64_t begun = atomic_load(&progress->begun), finished = atomic_load(&progress->finished);
-	uint64_t sum;
-	int rc;
-
-	optim_first_weights(o);
-	WHEN_FREE(rc, optim_open(o));
-	DONE(o, rc);
-	sum = sum_of_state(o);
-	if (sum != sums[begun] && sum != sums[finished])
-		fail_msg("the state is neither that after %" PRIu64
-			 " steps nor that after %" PRIu64,
-			 finished, begun);
-	optim_shut(o);
-	return sum == sums[begun] ? begun : finished;
-}
-
-TEST(an_optimizer_goes_on_from_its_last_commit_after_a_kill)
-{
-	unsigned rounds = rounds_of(SANITIZED ? 5 : 16, 5), during = 0, stores = 0;
-	uint64_t seed = next_seed(), steps = 0;
-	struct optim o;
-	char *disk;
-
-	sum_steps();
-	for (unsigned round = 0; round < rounds; stores++) {
-		uint64_t step = 0;
-
-		optim_init(&o, groups, LENGTH(groups));
-		disk = place_make(PLACE_DISK);
-		assert_non_null(disk);
-		DONE(&o, nvs_config_set_paths(&o.config, NVS_OFFLOAD_OPTIMIZER,
-					      (const char *const[]){disk}, 1, &o.error));
-		o.config.keep = true;
-		o.config.optimizer_max_in_cpu = 5000;
-		o.offload->ratio = 0.6;
-		for (; round < rounds && step + 2 < STEPS_MAX; round++) {
-			atomic_store(&progress->begun, step);
-			atomic_store(&progress->finished, step);
-			kill_in(step_and_commit, &o, STEPS_NS, &seed);
-			during += progress->begun != progress->finished;
-			step = found_step(&o);
-		}
-		steps += step;
-		optim_close(&o);
-		place_leave(disk);
-	}
-	print_message("%" PRIu64 " steps of %u stores in %u rounds, %u killed in a commit\n", steps,
-		      stores, rounds, during);
-}
-
-static int soak(double minutes, uint64_t seed)
-{
-	time_t end = time(NULL) + (time_t)(minutes * 60);
 	int rc;
 
 	soak_rounds = 50;
-	soak_seed = seed;
-	do {
-		print_message("seed %" PRIu64 "\n", soak_seed);
-		rc = tests_run(__FILE__);
-		print_message("%" PRIu64 " kills\n", kills);
-	} while (!rc && time(NULL) < end);
-	return rc;
+	soak_seed = seed * 1000;
+	rc = tests_run(__FILE__);
+	print_message("%" PRIu64 " kills\n", kills);
+	return !rc;
 }
 
 AROUND_TESTS(open_progress, close_progress)
 
 int main(int argc, char **argv)
 {
-	struct soak_options options;
+	int rc = argc == 1 ? tests_run(__FILE__) : soak(argc, argv, kill_many);
 
-	if (argc == 1)
-		return tests_run(__FILE__);
-	if (soak_parse(argc, argv, &options))
-		return soak(options.minutes, options.seed);
+	if (rc >= 0)
+		return rc;
 	fprintf(stderr, "test_kill [soak [--minutes N] [--seed N]]\n");
 	return 2;
 }

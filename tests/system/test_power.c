@@ -400,33 +400,6 @@ TEST_WITH(after_a_power_failure_anywhere_one_commit_is_found, NULL, say_where)
 	print_message("%" PRIu64 " runs\n", runs);
 }
 
-/* The power fails after everything was durable that a commit makes so: all else is lost. */
-static void expect_the_commit_after_a_failure(struct run *run)
-{
-	OK(&run->fixture, commit_all(run, false));
-	sim_crash(run->fixture.sim);
-	(void)commit_all(run, true);
-	sim_crashed(run->fixture.sim, SIM_LOSE);
-	OK(&run->fixture, open_store(run));
-	expect_a_commit(run);
-	OK(&run->fixture, commit_all(run, true));
-}
-
-TEST_WITH(a_commit_of_a_new_store_has_durable_names, NULL, say_where)
-{
-	for (unsigned npaths = 1; npaths <= 2; npaths++) {
-		struct run run;
-
-		run_begin(&run, 1, npaths, false);
-		sim_remember(run.fixture.sim, 0);
-		OK(&run.fixture, open_store(&run));
-		OK(&run.fixture, write_one(&run, 0));
-		expect_the_commit_after_a_failure(&run);
-		assert_int_equal(run.present.of[0], 1);
-		run_end(&run);
-	}
-}
-
 /* Both copies of the manifest that the next commit replaces are missing. */
 TEST_WITH(a_manifest_that_is_made_again_has_a_durable_name, NULL, say_where)
 {
@@ -449,7 +422,14 @@ TEST_WITH(a_manifest_that_is_made_again_has_a_durable_name, NULL, say_where)
 		sim_remember(run.fixture.sim, 0);
 		OK(&run.fixture, open_store(&run));
 		OK(&run.fixture, write_one(&run, 0));
-		expect_the_commit_after_a_failure(&run);
+		OK(&run.fixture, commit_all(&run, false));
+		/* After everything was durable that a commit makes so: all else is lost. */
+		sim_crash(run.fixture.sim);
+		(void)commit_all(&run, true);
+		sim_crashed(run.fixture.sim, SIM_LOSE);
+		OK(&run.fixture, open_store(&run));
+		expect_a_commit(&run);
+		OK(&run.fixture, commit_all(&run, true));
 		assert_int_equal(run.present.of[0], 3 + turn);
 		run_end(&run);
 	}
@@ -505,21 +485,6 @@ struct training {
 	struct optim o;
 	uint64_t begun, committed; /* steps in the commit in progress and in the last one */
 };
-
-static void training_begin(struct training *training, uint64_t seed)
-{
-	struct optim *o = &training->o;
-
-	*training = (struct training){.begun = NO_COMMIT, .committed = NO_COMMIT};
-	optim_init(o, groups, LENGTH(groups));
-	o->sim = sim_open(&(const struct sim_drive){
-		.seed = seed, .latency_ns = 50000, .jitter_ns = 100000, .reorder = true});
-	o->config.keep = true;
-	o->config.verify = seed & 1;
-	o->offload->fast_init = seed & 2;
-	o->config.optimizer_max_in_cpu = seed & 4 ? 3000 : 0;
-	o->offload->ratio = seed & 8 ? 0.6 : 1;
-}
 
 static int commits(struct training *training, uint64_t steps, bool closing)
 {
@@ -592,20 +557,6 @@ static bool train_until_power_fails(struct training *training, uint64_t at, enum
 	return ended;
 }
 
-static void expect_trained(struct training *training)
-{
-	struct optim *o = &training->o;
-	uint64_t steps;
-
-	optim_first_weights(o);
-	optim_reopen(o);
-	DOES(o, get_weights);
-	steps = found_steps(training);
-	optim_run(o, steps + 1, steps + MORE);
-	IS_AS(o, &due[steps + MORE]);
-	optim_shut(o);
-}
-
 TEST_WITH(an_optimizer_has_the_state_of_one_commit, NULL, say_where)
 {
 	uint64_t seed = seed_of_run(), runs = 0;
@@ -625,14 +576,31 @@ TEST_WITH(an_optimizer_has_the_state_of_one_commit, NULL, say_where)
 
 		for (uint64_t at = 1; !ended; at += at_length(SANITIZED ? 29 : 7, 29)) {
 			struct training training;
+			struct optim *o = &training.o;
+			uint64_t steps;
 
 			snprintf(where, sizeof(where),
 				 "seed %" PRIu64 ", power failure %" PRIu64 ", writes %s",
 				 seed + runs, at, way_names[way]);
-			training_begin(&training, seed + runs);
+			training = (struct training){.begun = NO_COMMIT, .committed = NO_COMMIT};
+			optim_init(o, groups, LENGTH(groups));
+			o->sim = sim_open(&(const struct sim_drive){.seed = seed + runs,
+								    .latency_ns = 50000,
+								    .jitter_ns = 100000,
+								    .reorder = true});
+			o->config.keep = true;
+			o->config.verify = (seed + runs) & 1;
+			o->offload->fast_init = (seed + runs) & 2;
+			o->config.optimizer_max_in_cpu = (seed + runs) & 4 ? 3000 : 0;
+			o->offload->ratio = (seed + runs) & 8 ? 0.6 : 1;
 			ended = train_until_power_fails(&training, at, ways[way]);
-			expect_trained(&training);
-			optim_close(&training.o);
+			optim_first_weights(o);
+			optim_reopen(o);
+			DOES(o, get_weights);
+			steps = found_steps(&training);
+			optim_run(o, steps + 1, steps + MORE);
+			IS_AS(o, &due[steps + MORE]);
+			optim_close(o);
 			runs++;
 		}
 	}

@@ -29,34 +29,30 @@ static bool hung; /* the child that ended last */
 
 static bool aloud;
 
-static void say(const char *format, va_list args) __attribute__((format(printf, 1, 0)));
-static void say(const char *format, va_list args)
-{
-	if (!aloud)
-		return;
-	vprintf(format, args);
-	fflush(stdout);
-}
-
 void history_log(const char *format, ...)
 {
 	va_list args;
 
 	shared->counts.operations++;
-	if (aloud)
-		printf("%6" PRIu32 "  ", shared->at);
+	if (!aloud)
+		return;
+	printf("%6" PRIu32 "  ", shared->at);
 	va_start(args, format);
-	say(format, args);
+	vprintf(format, args);
 	va_end(args);
+	fflush(stdout);
 }
 
 void history_log_more(const char *format, ...)
 {
 	va_list args;
 
+	if (!aloud)
+		return;
 	va_start(args, format);
-	say(format, args);
+	vprintf(format, args);
 	va_end(args);
+	fflush(stdout);
 }
 
 void history_fail(const char *file, int line, const char *format, ...)
@@ -168,11 +164,6 @@ static bool fails(struct cutting *cutting)
 	return !passed;
 }
 
-static bool may_go_on(const struct cutting *cutting)
-{
-	return cutting->runs < RUNS_TO_CUT;
-}
-
 /* Leaves out the next `n` remaining operations from `from`, if the history still fails then. */
 static bool cut(struct cutting *cutting, uint32_t from, uint32_t n)
 {
@@ -194,22 +185,6 @@ static bool cut(struct cutting *cutting, uint32_t from, uint32_t n)
 	return changed;
 }
 
-static void cut_down(struct cutting *cutting)
-{
-	uint32_t n = history_remaining(&cutting->history) / 2;
-	bool any = false;
-
-	while (n && may_go_on(cutting)) {
-		for (uint32_t i = 0; i < cutting->history.length && may_go_on(cutting); i++)
-			if (!cutting->left_out[i])
-				any |= cut(cutting, i, n);
-		/* Leaving out one operation can make others unnecessary, so try again. */
-		if (n > 1 || !any)
-			n /= 2;
-		any = false;
-	}
-}
-
 static void read_output(int output, char *text, size_t text_bytes)
 {
 	ssize_t n = pread(output, text, text_bytes - 1, 0);
@@ -217,31 +192,15 @@ static void read_output(int output, char *text, size_t text_bytes)
 	text[n < 0 ? 0 : n] = 0;
 }
 
-static void describe(struct cutting *cutting, char *text, size_t text_bytes)
-{
-	static char what[32768];
-	char numbers[4096];
-	bool seen;
-
-	history_format(&cutting->history, numbers, sizeof(numbers));
-	seen = !play_in_child(&cutting->history, 1, true, cutting->output);
-	read_output(cutting->output, what, sizeof(what));
-	snprintf(text, text_bytes,
-		 "%s, seed %" PRIu64 ": %" PRIu32 " operations of %" PRIu32
-		 " are left%s:\n%s\nAgain: build/tests/system/test_histories %s %" PRIu64
-		 " %" PRIu32 " %s\n",
-		 cutting->history.model->name, cutting->history.seed,
-		 history_remaining(&cutting->history), cutting->history.length,
-		 seen ? "" : " (and passed when repeated)", what, cutting->history.model->name,
-		 cutting->history.seed, cutting->history.length, numbers);
-}
-
 static void shrink(const struct history *first, int output, struct history *found, char *text,
 		   size_t text_bytes)
 {
 	static bool *left_out;
+	static char what[32768];
 	struct cutting cutting = {.history = *first, .output = output};
+	char numbers[4096];
 	size_t used;
+	bool seen;
 
 	free(left_out);
 	left_out = calloc(first->length + 1, sizeof(*left_out));
@@ -263,8 +222,27 @@ static void shrink(const struct history *first, int output, struct history *foun
 		return;
 	}
 	cut(&cutting, shared->at + 1, first->length);
-	cut_down(&cutting);
-	describe(&cutting, text, text_bytes);
+	for (uint32_t n = history_remaining(&cutting.history) / 2;
+	     n && cutting.runs < RUNS_TO_CUT;) {
+		bool any = false;
+
+		for (uint32_t i = 0; i < first->length && cutting.runs < RUNS_TO_CUT; i++)
+			if (!left_out[i])
+				any |= cut(&cutting, i, n);
+		/* Leaving out one operation can make others unnecessary, so try again. */
+		if (n > 1 || !any)
+			n /= 2;
+	}
+	history_format(&cutting.history, numbers, sizeof(numbers));
+	seen = !play_in_child(&cutting.history, 1, true, output);
+	read_output(output, what, sizeof(what));
+	snprintf(text, text_bytes,
+		 "%s, seed %" PRIu64 ": %" PRIu32 " operations of %" PRIu32
+		 " are left%s:\n%s\nAgain: build/tests/system/test_histories %s %" PRIu64
+		 " %" PRIu32 " %s\n",
+		 first->model->name, cutting.history.seed, history_remaining(&cutting.history),
+		 first->length, seen ? "" : " (and passed when repeated)", what, first->model->name,
+		 cutting.history.seed, first->length, numbers);
 }
 
 static void share(void)

@@ -15,6 +15,7 @@
 #define SLOTS	    12
 #define SLOT_BYTES  (32u << 10)
 #define GUARD_BYTES 512u
+#define SLOT_ROOM   (SLOT_BYTES + 2 * (size_t)GUARD_BYTES)
 #define GUARD	    0x5a
 #define BATCH	    4
 
@@ -70,7 +71,7 @@ static unsigned char byte_of(unsigned version, uint64_t i)
 
 static unsigned char *slot_memory(struct world *w, const struct slot *slot)
 {
-	return w->memory + (size_t)(slot - w->slots) * (SLOT_BYTES + 2 * (size_t)GUARD_BYTES);
+	return w->memory + (size_t)(slot - w->slots) * SLOT_ROOM;
 }
 
 /* ---- What a request did ---- */
@@ -92,7 +93,7 @@ static bool past_the_end(const struct slot *slot)
 static void completed(struct world *w, const struct slot *slot, int status)
 {
 	const unsigned char *begin = slot_memory(w, slot);
-	const unsigned char *end = begin + SLOT_BYTES + 2 * (size_t)GUARD_BYTES;
+	const unsigned char *end = begin + SLOT_ROOM;
 
 	if (status) {
 		HOLDS(history_drive_caused(&w->drive, status) ||
@@ -136,15 +137,6 @@ static bool is_in_flight(const struct slot *slot)
 
 /* ---- Submitting ---- */
 
-static bool overlaps(const struct world *w, const struct slot *slot)
-{
-	for (const struct slot *s = w->slots; s < w->slots + SLOTS; s++)
-		if (s != slot && s->state == SLOT_SUBMITTED && s->file == slot->file &&
-		    s->offset < slot->offset + slot->nbytes && slot->offset < s->offset + s->nbytes)
-			return true;
-	return false;
-}
-
 /* Chooses a run of a file and of memory; often aligned, and sometimes beyond the file's end. */
 static bool choose_run(struct world *w, struct slot *slot)
 {
@@ -159,31 +151,19 @@ static bool choose_run(struct world *w, struct slot *slot)
 	slot->data = slot_memory(w, slot) + GUARD_BYTES;
 	if (align == 1 && slot->nbytes < SLOT_BYTES)
 		slot->data += below(&w->random, SLOT_BYTES - slot->nbytes);
-	return slot->file->handle && !overlaps(w, slot);
+	for (const struct slot *s = w->slots; s < w->slots + SLOTS; s++)
+		if (s != slot && s->state == SLOT_SUBMITTED && s->file == slot->file &&
+		    s->offset < slot->offset + slot->nbytes && slot->offset < s->offset + s->nbytes)
+			return false;
+	return slot->file->handle;
 }
 
 static void fill_slot(struct world *w, struct slot *slot)
 {
-	memset(slot_memory(w, slot), GUARD, SLOT_BYTES + 2 * (size_t)GUARD_BYTES);
+	memset(slot_memory(w, slot), GUARD, SLOT_ROOM);
 	slot->version = ++w->versions;
 	for (uint64_t i = 0; i < slot->nbytes && slot->direction == NVS_WRITE; i++)
 		slot->data[i] = byte_of(slot->version, i);
-}
-
-static size_t choose_new(struct world *w, struct slot *chosen[BATCH])
-{
-	size_t n = 0, most = 1 + below(&w->random, BATCH);
-
-	for (struct slot *slot = w->slots; slot < w->slots + SLOTS && n < most; slot++) {
-		if (slot->state != SLOT_FREE || !choose_run(w, slot))
-			continue;
-		fill_slot(w, slot);
-		/* Those chosen later must not overlap it. */
-		slot->state = SLOT_SUBMITTED;
-		slot->request = NULL;
-		chosen[n++] = slot;
-	}
-	return n;
 }
 
 static void op_submit(struct world *w)
@@ -191,24 +171,32 @@ static void op_submit(struct world *w)
 	struct nvs_transfer transfers[BATCH];
 	struct nvs_request *requests[BATCH];
 	struct slot *chosen[BATCH];
-	size_t n = choose_new(w, chosen);
-	bool detached = one_in(w, 4);
+	size_t n = 0, most = 1 + below(&w->random, BATCH);
+	bool detached;
 
-	history_log("submit%s", detached ? " without an array" : "");
-	for (size_t i = 0; i < n; i++) {
-		const struct slot *s = chosen[i];
-
-		history_log_more(" %s %" PRIu64 "+%" PRIu64 " of %zu",
-				 s->direction == NVS_READ ? "read" : "write", s->offset, s->nbytes,
-				 (size_t)(s->file - w->files));
-		transfers[i] = (struct nvs_transfer){sizeof(transfers[i]),
+	for (struct slot *s = w->slots; s < w->slots + SLOTS && n < most; s++) {
+		if (s->state != SLOT_FREE || !choose_run(w, s))
+			continue;
+		fill_slot(w, s);
+		/* Those chosen later must not overlap it. */
+		s->state = SLOT_SUBMITTED;
+		s->request = NULL;
+		transfers[n] = (struct nvs_transfer){sizeof(*transfers),
 						     s->file->handle,
 						     s->direction,
 						     s->data,
 						     s->nbytes,
 						     s->offset,
-						     chosen[i]};
+						     s};
+		chosen[n++] = s;
 	}
+	detached = one_in(w, 4);
+	history_log("submit%s", detached ? " without an array" : "");
+	for (size_t i = 0; i < n; i++)
+		history_log_more(" %s %" PRIu64 "+%" PRIu64 " of %zu",
+				 chosen[i]->direction == NVS_READ ? "read" : "write",
+				 chosen[i]->offset, chosen[i]->nbytes,
+				 (size_t)(chosen[i]->file - w->files));
 	history_log_more("\n");
 	HOLDS(nvs_aio_submit(w->aio, transfers, n, detached ? NULL : requests, &w->error) == 0);
 	for (size_t i = 0; i < n && !detached; i++) {
@@ -425,7 +413,7 @@ static void op_file(struct world *w)
 
 static void op_memory(struct world *w)
 {
-	size_t nbytes = SLOTS * (SLOT_BYTES + 2 * (size_t)GUARD_BYTES);
+	size_t nbytes = SLOTS * SLOT_ROOM;
 	int rc = 0;
 
 	/* Workers apply the change between two rounds, and may wait for several I/Os in one. */
@@ -466,19 +454,6 @@ static void op_drive(struct world *w)
 
 /* ---- The world ---- */
 
-static void make_file(struct world *w, struct file *file, const char *directory)
-{
-	int fd;
-
-	snprintf(file->path, sizeof(file->path), "%s/file%zu", directory,
-		 (size_t)(file - w->files));
-	fd = open(file->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-	HOLDS(fd >= 0 && !ftruncate(fd, FILE_BYTES));
-	close(fd);
-	file->writable = true;
-	open_file(w, file);
-}
-
 static void *begin(const struct history_model *model, const char *directory, uint64_t seed)
 {
 	struct world *w = calloc(1, sizeof(*w));
@@ -497,13 +472,22 @@ static void *begin(const struct history_model *model, const char *directory, uin
 	config.aio.overlap_events = !one_in(w, 4);
 	HOLDS(!aio_open_with(&w->aio, &config.aio, &engine_sim, w->drive.sim, NULL, &w->error));
 	config_free(&config);
-	w->memory = mmap(NULL, SLOTS * (SLOT_BYTES + 2 * (size_t)GUARD_BYTES),
-			 PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	w->memory = mmap(NULL, SLOTS * (SLOT_ROOM), PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	HOLDS(w->memory != MAP_FAILED);
 	w->eventfd = nvs_aio_eventfd(w->aio);
 	HOLDS(w->eventfd >= 0);
-	for (size_t i = 0; i < FILES; i++)
-		make_file(w, &w->files[i], directory);
+	for (size_t i = 0; i < FILES; i++) {
+		struct file *file = &w->files[i];
+		int fd;
+
+		snprintf(file->path, sizeof(file->path), "%s/file%zu", directory, i);
+		fd = open(file->path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+		HOLDS(fd >= 0 && !ftruncate(fd, FILE_BYTES));
+		close(fd);
+		file->writable = true;
+		open_file(w, file);
+	}
 	return w;
 }
 
@@ -555,7 +539,7 @@ static void end(void *world)
 		nvs_file_close(w->files[i].handle);
 	nvs_aio_close(w->aio);
 	history_drive_close(&w->drive);
-	munmap(w->memory, SLOTS * (SLOT_BYTES + 2 * (size_t)GUARD_BYTES));
+	munmap(w->memory, SLOTS * (SLOT_ROOM));
 	free(w);
 }
 

@@ -56,7 +56,6 @@ void history_drive_open(struct history_drive *drive, uint64_t seed, bool verifie
 		drive->misplaces = misplaces && drive->silent[NVS_WRITE] && below(&random, 2);
 	}
 	drive->sim = sim_open(&how);
-	HOLDS(drive->sim);
 	add_usual(drive);
 	history_log("a drive of %u at a time, %s%s%s%s%s\n", how.parallel,
 		    how.reorder ? "out of order, " : "", drive->faulty ? "with faults" : "sound",

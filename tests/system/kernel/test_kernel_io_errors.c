@@ -144,31 +144,6 @@ TEST(io_errors_of_a_raw_device_are_reported_and_lose_nothing)
 
 static const uint64_t three[TENSORS] = {MIB, MIB, MIB};
 
-/*
- * A kept store of three tensors with one commit, in which tensor i has the contents of `seed` or,
- * with 0, i.
- */
-static void keep_three(struct drive_store *on, bool raw, struct nvs_tensor **t, uint64_t seed)
-{
-	make(on, raw);
-	OPEN(f, .in = where(on), .keep = true);
-	tensors_add(f, "t", three, TENSORS, t);
-	for (size_t i = 0; i < TENSORS; i++)
-		tensor_store(f, t[i], seed ? seed : i);
-	OK(f, nvs_engine_commit(f->engine, &f->error));
-}
-
-/* The store has the contents of the last commit. */
-static void is_as_committed(void)
-{
-	struct nvs_tensor *t[TENSORS];
-
-	OK(f, fixture_reopen(f));
-	tensors_add(f, "t", three, TENSORS, t);
-	for (size_t i = 0; i < TENSORS; i++)
-		tensor_compare(f, t[i], i);
-}
-
 /* The raw device keeps only its first page, so not even the label can be written. */
 TEST(a_commit_to_a_missing_drive_fails_and_leaves_the_previous_one)
 {
@@ -176,7 +151,12 @@ TEST(a_commit_to_a_missing_drive_fails_and_leaves_the_previous_one)
 	struct nvs_tensor *t[TENSORS];
 	int rc;
 
-	keep_three(&on, true, t, 0);
+	make(&on, true);
+	OPEN(f, .in = where(&on), .keep = true);
+	tensors_add(f, "t", three, TENSORS, t);
+	for (size_t i = 0; i < TENSORS; i++)
+		tensor_store(f, t[i], i);
+	OK(f, nvs_engine_commit(f->engine, &f->error));
 	tensor_write(f, t[A], 10);
 	kernel_drive_cut(&on.drive, 4096);
 	FAILS(f, -EIO, on.path, nvs_engine_commit);
@@ -191,24 +171,10 @@ TEST(a_commit_to_a_missing_drive_fails_and_leaves_the_previous_one)
 	rc = fixture_reopen(f);
 	expect_error(f, rc, -EUCLEAN, "can't be read (Input/output error)");
 	kernel_drive_mend(&on.drive);
-	is_as_committed();
-}
-
-/* The drive is repaired before the process ends, which then commits everything. */
-TEST(a_commit_after_an_io_error_can_be_repeated)
-{
-	struct drive_store on;
-	struct nvs_tensor *t[TENSORS];
-
-	keep_three(&on, false, t, 10);
+	OK(f, fixture_reopen(f));
+	tensors_add(f, "t", three, TENSORS, t);
 	for (size_t i = 0; i < TENSORS; i++)
-		tensor_write(f, t[i], i);
-	cut_at(&on, info_of(f, t[B]).store_offset);
-	FAILS(f, -EIO, on.path, nvs_engine_commit);
-	kernel_drive_mend(&on.drive);
-	OK(f, nvs_engine_commit(f->engine, &f->error));
-	fixture_shut(f);
-	is_as_committed();
+		tensor_compare(f, t[i], i);
 }
 
 /* ---- A device that changes under its store ---- */
