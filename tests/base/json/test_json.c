@@ -5,16 +5,9 @@
  */
 #include "base/json/read.h"
 #include "base/json/write.h"
-#include "support/tests.h"
+#include "support/support.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
 /* ---- Reading ---- */
 
@@ -48,7 +41,7 @@ TEST(each_value_has_its_line_column_and_span)
 	values[3] = a->first->next->next;
 	values[4] = b;
 	values[5] = b->first;
-	for (size_t i = 0; i < LENGTH(places); i++) {
+	for (size_t i = 0; i < COUNT(places); i++) {
 		assert_int_equal(values[i]->place.line, places[i].line);
 		assert_int_equal(values[i]->place.column, places[i].column);
 	}
@@ -87,7 +80,7 @@ TEST(strings_are_decoded)
 		{"\"\\ud800\\\\dc00\"", "\xef\xbf\xbd\\dc00", 8, true},
 	};
 
-	for (size_t i = 0; i < LENGTH(strings); i++) {
+	for (size_t i = 0; i < COUNT(strings); i++) {
 		const char *text = strings[i].text;
 		struct json_document *document;
 		const struct json_value *value;
@@ -182,7 +175,7 @@ TEST(whole_numbers_are_exact_in_every_notation)
 		{"-1e99", JSON_NEGATIVE, 0},
 	};
 
-	for (size_t i = 0; i < LENGTH(numbers); i++) {
+	for (size_t i = 0; i < COUNT(numbers); i++) {
 		struct json_document *document;
 		uint64_t whole = 1;
 
@@ -282,7 +275,7 @@ TEST(only_relaxed_text_has_comments_and_what_python_writes)
 	struct json_document *document;
 	const struct json_value *a;
 
-	for (size_t i = 0; i < LENGTH(texts); i++) {
+	for (size_t i = 0; i < COUNT(texts); i++) {
 		assert_int_equal(
 			json_parse(&document, texts[i], strlen(texts[i]), "text", SIZE_MAX, NULL),
 			-EINVAL);
@@ -299,7 +292,7 @@ TEST(only_relaxed_text_has_comments_and_what_python_writes)
 			assert_int_equal(a->count, 2);
 		json_free(document);
 	}
-	for (size_t i = 0; i < LENGTH(wrong); i++) {
+	for (size_t i = 0; i < COUNT(wrong); i++) {
 		assert_int_equal(json_parse_relaxed(&document, wrong[i].text, strlen(wrong[i].text),
 						    "text", SIZE_MAX, &error),
 				 -EINVAL);
@@ -449,7 +442,7 @@ TEST(written_documents_read_back)
 {
 	static const unsigned indents[] = {0, 2, 4};
 
-	for (size_t i = 0; i < LENGTH(indents); i++) {
+	for (size_t i = 0; i < COUNT(indents); i++) {
 		char *text = written(indents[i]);
 		struct json_document *document = read_text(text);
 		const struct json_value *root = json_root(document), *exact;
