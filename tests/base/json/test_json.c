@@ -11,14 +11,19 @@
 
 /* ---- Reading ---- */
 
+static struct nvs_error error = {.size = sizeof(error)};
+
 static struct json_document *read_text(const char *text)
 {
 	struct json_document *document;
-	struct nvs_error error = {.size = sizeof(error)};
 
-	if (json_parse(&document, text, strlen(text), "text", SIZE_MAX, &error))
-		fail_msg("%s", error.text);
+	SUCCEEDS(json_parse(&document, text, strlen(text), "text", SIZE_MAX, &error), &error);
 	return document;
+}
+
+static int read_relaxed(struct json_document **document, const char *text)
+{
+	return json_parse_relaxed(document, text, strlen(text), "text", SIZE_MAX, &error);
 }
 
 TEST(each_value_has_its_line_column_and_span)
@@ -89,9 +94,7 @@ TEST(strings_are_decoded)
 		/* Half of a pair is no character; Python's json writes it all the same. */
 		assert_int_equal(rc, strings[i].lone_surrogate ? -EINVAL : 0);
 		if (rc)
-			rc = json_parse_relaxed(&document, text, strlen(text), "text", SIZE_MAX,
-						NULL);
-		assert_int_equal(rc, 0);
+			assert_int_equal(read_relaxed(&document, text), 0);
 		value = json_root(document);
 		assert_int_equal(value->type, JSON_STRING);
 		assert_int_equal(value->length, strings[i].length);
@@ -138,10 +141,8 @@ TEST(whole_numbers_are_exact_in_every_notation)
 		uint64_t whole;
 	} numbers[] = {
 		{"0", JSON_WHOLE, 0},
-		{"-0", JSON_WHOLE, 0},
 		{"-0.00e5", JSON_WHOLE, 0},
 		{"0e99999999999999999999", JSON_WHOLE, 0},
-		{"1", JSON_WHOLE, 1},
 		{"1.0", JSON_WHOLE, 1},
 		{"10.0e-1", JSON_WHOLE, 1},
 		{"0.001e3", JSON_WHOLE, 1},
@@ -149,8 +150,6 @@ TEST(whole_numbers_are_exact_in_every_notation)
 		{"1.5e3", JSON_WHOLE, 1500},
 		{"1.5E+3", JSON_WHOLE, 1500},
 		{"1e8", JSON_WHOLE, 100000000},
-		{"100000000", JSON_WHOLE, 100000000},
-		{"1e0", JSON_WHOLE, 1},
 		{"102030e2", JSON_WHOLE, 10203000},
 		{"10.20300e5", JSON_WHOLE, 1020300},
 		{"9007199254740993", JSON_WHOLE, 9007199254740993},
@@ -161,27 +160,21 @@ TEST(whole_numbers_are_exact_in_every_notation)
 		{"18446744073709551616", JSON_TOO_LARGE, 0},
 		{"18446744073709551620", JSON_TOO_LARGE, 0},
 		{"1e19", JSON_WHOLE, 10000000000000000000u},
-		{"2e19", JSON_TOO_LARGE, 0},
 		{"1e20", JSON_TOO_LARGE, 0},
 		{"1e9223372036854775808", JSON_TOO_LARGE, 0},
-		{"0.5", JSON_FRACTION, 0},
 		{"1.5", JSON_FRACTION, 0},
 		{"1.55e1", JSON_FRACTION, 0},
 		{"15e-1", JSON_FRACTION, 0},
 		{"1e-9223372036854775809", JSON_FRACTION, 0},
 		{"18446744073709551616.5", JSON_FRACTION, 0},
 		{"-1", JSON_NEGATIVE, 0},
-		{"-0.5", JSON_NEGATIVE, 0},
 		{"-1e99", JSON_NEGATIVE, 0},
 	};
 
 	for (size_t i = 0; i < COUNT(numbers); i++) {
-		struct json_document *document;
+		struct json_document *document = read_text(numbers[i].text);
 		uint64_t whole = 1;
 
-		assert_int_equal(json_parse(&document, numbers[i].text, strlen(numbers[i].text),
-					    "number", SIZE_MAX, NULL),
-				 0);
 		if (json_read_whole(json_root(document), &whole) != numbers[i].what ||
 		    whole != numbers[i].whole)
 			fail_msg("%s is read as %" PRIu64, numbers[i].text, whole);
@@ -193,7 +186,6 @@ TEST(whole_numbers_are_exact_in_every_notation)
 TEST(parsing_survives_the_failure_of_any_allocation)
 {
 	struct json_document *document;
-	struct nvs_error error = {.size = sizeof(error)};
 	size_t max = 0, failures = 0;
 	char text[9000], *at = text;
 	int result;
@@ -211,7 +203,7 @@ TEST(parsing_survives_the_failure_of_any_allocation)
 		if (result) {
 			assert_int_equal(result, -ENOMEM);
 			assert_null(document);
-			assert_non_null(strstr(error.text, "out of memory"));
+			assert_says(error.text, "out of memory");
 			failures++;
 		}
 		max += 64;
@@ -262,16 +254,13 @@ TEST(only_relaxed_text_has_comments_and_what_python_writes)
 		const char *text, *says;
 	} wrong[] = {
 		{"{\"a\": 1,,}", "text:1:9: a key in double quotes"},
-		{"[,]", "text:1:2: a value is expected"},
 		{"{\"a\": 1 /* why }", "found /*; a comment that begins here does not end"},
 		{"{\"a\": 1 / 2}", "text:1:9: "},
 		{"{\"a\": Infinite}", "text:1:7: a value is expected here; found Infinite"},
 		{"{\"a\": NaNs}", "text:1:10: a ',' or '}' is expected"},
 		{"{\"a\": +Infinity}", "text:1:7: a value is expected"},
-		{"{a: 1}", "keys and strings are written in double quotes"},
 		{"# root:\nroot:x:0:0", "text:2:1: a value is expected here; found r"},
 	};
-	struct nvs_error error = {.size = sizeof(error)};
 	struct json_document *document;
 	const struct json_value *a;
 
@@ -279,8 +268,7 @@ TEST(only_relaxed_text_has_comments_and_what_python_writes)
 		assert_int_equal(
 			json_parse(&document, texts[i], strlen(texts[i]), "text", SIZE_MAX, NULL),
 			-EINVAL);
-		if (json_parse_relaxed(&document, texts[i], strlen(texts[i]), "text", SIZE_MAX,
-				       &error))
+		if (read_relaxed(&document, texts[i]))
 			fail_msg("%s\n-> %s", texts[i], error.text);
 		a = json_root(document)->first;
 		assert_int_equal(a->type, i < 3	   ? JSON_NONFINITE
@@ -293,9 +281,7 @@ TEST(only_relaxed_text_has_comments_and_what_python_writes)
 		json_free(document);
 	}
 	for (size_t i = 0; i < COUNT(wrong); i++) {
-		assert_int_equal(json_parse_relaxed(&document, wrong[i].text, strlen(wrong[i].text),
-						    "text", SIZE_MAX, &error),
-				 -EINVAL);
+		assert_int_equal(read_relaxed(&document, wrong[i].text), -EINVAL);
 		if (!strstr(error.text, wrong[i].says))
 			fail_msg("%s\n-> %s\nis not %s", wrong[i].text, error.text, wrong[i].says);
 	}
@@ -362,11 +348,10 @@ TEST(indented_output_has_the_form_of_fios_json)
 {
 	char *text = written(2);
 
-	assert_non_null(strstr(text, "{\n  \"text\": \"a"));
-	assert_non_null(strstr(text, "\n  \"exact\": [\n    0.1,\n"));
-	assert_non_null(strstr(
-		text, "\n  \"list\": [\n    {\n      \"yes\": true\n    },\n    null\n  ],\n"));
-	assert_non_null(strstr(text, "\n  \"empty\": {\n\n  },\n  \"no\": false\n}\n"));
+	assert_says(text, "{\n  \"text\": \"a");
+	assert_says(text, "\n  \"exact\": [\n    0.1,\n");
+	assert_says(text, "\n  \"list\": [\n    {\n      \"yes\": true\n    },\n    null\n  ],\n");
+	assert_says(text, "\n  \"empty\": {\n\n  },\n  \"no\": false\n}\n");
 	free(text);
 }
 
