@@ -4,15 +4,8 @@
  * wrongly, and a pickle that names what is not permitted is refused.
  * python/tests/pytorch/test_torch_files.py has files that torch itself writes.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <stdlib.h>
-#include <unistd.h>
-
-#include "checkpoint/damage.h"
 #include "checkpoint/torch/pickle.h"
-#include "support/support.h"
-#include "support/tests.h"
+#include "checkpoint/weights_fixture.h"
 #include "swap/swap_fixture.h"
 
 #define N	3u
@@ -53,28 +46,6 @@ static int read_back(void)
 	rc = nvs_checkpoint_import(f->engine, checkpoint, items, N, &f->error);
 	nvs_checkpoint_close(checkpoint);
 	return rc;
-}
-
-TEST(what_was_exported_is_imported)
-{
-	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
-	struct nvs_checkpoint *checkpoint;
-
-	make();
-	OK(f, nvs_checkpoint_open(&checkpoint, path, &f->error));
-	assert_int_equal(nvs_checkpoint_count(checkpoint), N);
-	for (unsigned i = 0; i < N; i++) {
-		assert_int_equal(nvs_checkpoint_get(checkpoint, i, &tensor), 0);
-		assert_int_equal(tensor.dtype, NVS_U8);
-		assert_int_equal(tensor.numel, sizes[i]);
-		assert_int_equal(tensor.ndim, info_of(f, t[i]).ndim);
-		assert_int_equal(tensor.shape[tensor.ndim - 1], sizes[i]);
-		tensor_store(f, t[i], 100 + i);
-	}
-	nvs_checkpoint_close(checkpoint);
-	OK(f, read_back());
-	for (unsigned i = 0; i < N; i++)
-		tensor_compare(f, t[i], i);
 }
 
 TEST(data_without_its_checksum_is_not_imported)
@@ -229,7 +200,6 @@ TEST(a_truncated_file_is_refused)
 
 TEST(a_file_that_does_not_begin_as_a_zip_is_named)
 {
-
 	make();
 	flip(path, 0, 0xff);
 	expect_error(f, read_back(), -EINVAL, "does not begin as a zip");
