@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pool: leases of any length against a reference model, how full the pool gets before a lease
- * must wait, and its memory: locked as far as the limits allow, on huge pages if available.
+ * The pool: leases of any length against a reference model, and its memory: locked as far as the
+ * limits allow, on huge pages if available.
  */
-#include <math.h>
-
 #include "base/files.h"
 #include "base/numbers.h"
 #include "pool/pool.h"
@@ -206,39 +204,6 @@ TEST(the_whole_pool_is_one_lease)
 	pool_close(pool);
 }
 
-TEST(successive_leases_are_adjacent)
-{
-	struct pool *pool = open_pool(MIB, UNIT);
-	char *a = pool_lease(pool, 1), *b = pool_lease(pool, UNIT), *c = pool_lease(pool, 9);
-
-	assert_ptr_equal(b, a + UNIT);
-	assert_ptr_equal(c, b + UNIT);
-	/* Free memory is reused from the lowest address. */
-	pool_release(pool, a, 1);
-	pool_release(pool, b, UNIT);
-	assert_ptr_equal(pool_lease(pool, 3 * UNIT), c + UNIT);
-	assert_ptr_equal(pool_lease(pool, 2 * UNIT), a);
-	pool_close(pool);
-}
-
-TEST(prepared_bookkeeping_suffices_for_that_many_runs)
-{
-	const unsigned n = 20000;
-	struct pool *pool = open_pool(n * 2, 1);
-
-	assert_int_equal(pool_prepare(pool, n * 2), 0);
-	assert_non_null(pool_lease(pool, n * 2));
-	for (unsigned i = 0; i < n; i++)
-		pool_release(pool, (char *)pool_data(pool) + i * 2, 1);
-	assert_int_equal(stats_of(pool).used, n);
-	assert_int_equal(stats_of(pool).largest_free, 1);
-	assert_null(pool_lease(pool, 2));
-	for (unsigned i = 0; i < n; i++)
-		pool_release(pool, (char *)pool_data(pool) + i * 2 + 1, 1);
-	assert_int_equal(stats_of(pool).largest_free, n * 2);
-	pool_close(pool);
-}
-
 TEST(statistics_count_waits_and_the_use_at_the_first)
 {
 	struct pool *pool = open_pool(MIB, UNIT);
@@ -255,116 +220,6 @@ TEST(statistics_count_waits_and_the_use_at_the_first)
 	assert_int_equal(stats_of(pool).bytes, MIB);
 	assert_int_equal(stats_of(pool).numa_node, -1);
 	pool_close(pool);
-}
-
-/* ---- Llama-3.1-8B ---- */
-
-#define TENSORS 291u
-/* Divides all sizes: fractions of the pool stay the same, with less memory. */
-#define SCALE 512u
-
-static uint64_t model[TENSORS];
-
-static void read_model(void)
-{
-	FILE *file = fopen("bench/models/llama-3.1-8b.json", "re");
-	char line[512];
-	unsigned n = 0;
-
-	assert_non_null(file);
-	while (fgets(line, sizeof(line), file)) {
-		const char *offsets = strstr(line, "\"data_offsets\": [");
-		uint64_t begin, end;
-
-		if (!offsets ||
-		    sscanf(offsets, "\"data_offsets\": [%" SCNu64 ", %" SCNu64, &begin, &end) != 2)
-			continue;
-		assert_true(n < TENSORS && (end - begin) % SCALE == 0);
-		model[n++] = (end - begin) / SCALE;
-	}
-	fclose(file);
-	assert_int_equal(n, TENSORS);
-}
-
-/* Waits for tensors longer than this fraction of the pool are not counted; see below. */
-#define LONG_PART 0.06
-
-struct steps {
-	char *data[TENSORS];
-	unsigned oldest;	  /* oldest tensor in the pool; keeps counting over the steps */
-	double first, least, sum; /* used fraction of the pool when a lease must wait */
-	unsigned waits;
-};
-
-static void note_wait(struct steps *steps, struct pool *pool, uint64_t nbytes)
-{
-	struct nvs_pool_stats stats = stats_of(pool);
-	double part = (double)stats.used / (double)stats.bytes;
-
-	/* Before the first wait, no byte is lost to fragmentation. */
-	if (!stats.waits)
-		assert_true(stats.used + nbytes > stats.bytes);
-	pool_note_wait(pool);
-	if ((double)nbytes > LONG_PART * (double)stats.bytes)
-		return;
-	if (!steps->waits++)
-		steps->first = steps->least = part;
-	steps->least = part < steps->least ? part : steps->least;
-	steps->sum += part;
-}
-
-/* Evicts in the order of use. */
-static void swap_in(struct steps *steps, struct pool *pool, unsigned i)
-{
-	uint64_t nbytes = model[i % TENSORS];
-	char *data = pool_lease(pool, nbytes);
-
-	if (!data)
-		note_wait(steps, pool, nbytes);
-	while (!data) {
-		unsigned oldest = steps->oldest++ % TENSORS;
-
-		assert_true(steps->oldest <= i);
-		pool_release(pool, steps->data[oldest], model[oldest]);
-		data = pool_lease(pool, nbytes);
-	}
-	steps->data[i % TENSORS] = data;
-}
-
-static void swap_model(double times, bool print)
-{
-	struct pool *pool = open_pool((uint64_t)(times * (double)model[0]), 1);
-	struct steps steps = {.oldest = 0};
-
-	for (unsigned i = 0; i < 3 * TENSORS; i++)
-		swap_in(&steps, pool, i);
-	if (print)
-		print_message("%5.2f GiB: %.1f %% used at the first of %u waits, later %.1f %% at "
-			      "least, %.1f %% on average\n",
-			      (double)pool_bytes(pool) * SCALE / (1 << 30), steps.first * 100,
-			      steps.waits, steps.least * 100, steps.sum / steps.waits * 100);
-	/* The first wait of all is for one of the counted tensors. */
-	assert_true(fabs((double)stats_of(pool).used_at_first_wait / (double)pool_bytes(pool) -
-			 steps.first) < 1e-9);
-	assert_true(steps.first >= 0.95);
-	assert_true(steps.sum / steps.waits >= 0.95);
-	assert_true(steps.least >= 0.90);
-	pool_close(pool);
-}
-
-/*
- * Leases the tensors of three steps in order, from pools of 2.2 to 13 times the longest tensor
- * (1002 MiB); the whole model is 15 times as long. For a lease that is long relative to the pool,
- * the only promise is that it does not wait while that much is free: before a lease of a third of
- * the pool waits, 67 % may be used. The tensors of layers (112 MiB at most, 5 % of all but the
- * smallest pools) must reach 95 % at the first wait and on average. At a later wait, the free
- * memory may be in two pieces, before and behind the used part, each too short: 90 %.
- */
-TEST(llama_8b_uses_95_per_cent_of_the_pool_before_a_lease_waits)
-{
-	read_model();
-	for (unsigned i = 0; i < 216; i++)
-		swap_model(2.2 + i * 0.05, i % 25 == 0);
 }
 
 /* ---- Memory ---- */

@@ -644,11 +644,12 @@ const struct json_value *json_root(const struct json_document *document)
 const struct json_value *json_member(const struct json_value *object, const char *key)
 {
 	size_t length = strlen(key);
+	const struct json_value *member;
 
-	if (!object || object->type != JSON_OBJECT)
-		return NULL;
-	for (const struct json_value *member = object->first; member; member = member->next)
-		if (member->key_length == length && !memcmp(member->key, key, length))
+	/* Values of a list have no keys. */
+	for (member = object ? object->first : NULL; member; member = member->next)
+		if (member->key && member->key_length == length &&
+		    !memcmp(member->key, key, length))
 			return member;
 	return NULL;
 }

@@ -104,21 +104,6 @@ TEST(strings_are_decoded)
 	}
 }
 
-TEST(members_are_found_by_their_names)
-{
-	struct json_document *document = read_text("{\"a\": {\"b\": \"c\"}, \"b\": 1, \"a\": 2}");
-	const struct json_value *root = json_root(document), *a = json_member(root, "a");
-
-	assert_int_equal(a->type, JSON_OBJECT);
-	assert_true(json_is_string(json_member(a, "b"), "c"));
-	assert_false(json_is_string(json_member(root, "b"), "1"));
-	assert_null(json_member(root, "c"));
-	assert_null(json_member(json_member(root, "b"), "c"));
-	assert_null(json_member(NULL, "c"));
-	assert_false(json_is_string(NULL, "c"));
-	json_free(document);
-}
-
 TEST(duplicate_keys_are_listed_in_order)
 {
 	struct json_document *document =
@@ -210,37 +195,6 @@ TEST(parsing_survives_the_failure_of_any_allocation)
 	} while (result);
 	json_free(document);
 	assert_in_range(failures, 100, 100000);
-}
-
-/* Parses a list of five strings that takes `nbytes` of a document's memory. */
-static int parse_strings(size_t nbytes, size_t max)
-{
-	enum { STRINGS = 5, STRING_BYTES = 3072 };
-	const size_t first = (STRINGS - 1) * STRING_BYTES,
-		     values = (STRINGS + 1) * sizeof(struct json_value);
-	struct json_document *document = NULL;
-	char text[20000], *at = text;
-	int result;
-
-	*at++ = '[';
-	for (size_t i = 0; i < STRINGS; i++) {
-		size_t length = i < STRINGS - 1 ? STRING_BYTES : nbytes - first - values;
-
-		/* A NUL is behind each decoded string. */
-		at += sprintf(at, "%s\"%0*d\"", i ? "," : "", (int)length - 1, 0);
-	}
-	*at++ = ']';
-	result = json_parse(&document, text, (size_t)(at - text), "ds.json", max, NULL);
-	json_free(document);
-	return result;
-}
-
-TEST(memory_is_used_to_its_last_byte)
-{
-	const size_t chunk = 16 << 10, max = chunk + 64;
-
-	assert_int_equal(parse_strings(chunk, max), 0);
-	assert_int_equal(parse_strings(chunk + sizeof(void *), max), -ENOMEM);
 }
 
 TEST(only_relaxed_text_has_comments_and_what_python_writes)
@@ -421,28 +375,4 @@ TEST(text_for_people_has_a_line_for_each_member)
 				  "    - is whole yes, shape 1 2, offset 7\n"
 				  "    - is whole no, shape 1 2, offset 7\n");
 	free(text);
-}
-
-TEST(written_documents_read_back)
-{
-	static const unsigned indents[] = {0, 2, 4};
-
-	for (size_t i = 0; i < COUNT(indents); i++) {
-		char *text = written(indents[i]);
-		struct json_document *document = read_text(text);
-		const struct json_value *root = json_root(document), *exact;
-		uint64_t count;
-		double real;
-
-		assert_int_equal(root->count, 11);
-		assert_true(json_is_string(json_member(root, "text"),
-					   "a\"\\/\b\f\n\r\t\x1b\x7f\xc3\xa9"));
-		assert_int_equal(json_read_whole(json_member(root, "count"), &count), JSON_WHOLE);
-		assert_true(count == UINT64_MAX);
-		exact = json_member(root, "exact")->first->next;
-		assert_int_equal(json_read_real(exact, &real), 0);
-		assert_true(real == 1.0 / 3);
-		json_free(document);
-		free(text);
-	}
 }
