@@ -29,6 +29,14 @@ static int refuse_value(struct reader *r, const struct json_value *value, const 
 			       has_meaning ? " (" : "", key->meaning, has_meaning ? ")" : "");
 }
 
+static int refuse_count(struct reader *r, const struct json_value *list)
+{
+	char why[48];
+
+	snprintf(why, sizeof(why), " of %u", list->count);
+	return refuse_value(r, list, why);
+}
+
 static void *place_of(struct reader *r)
 {
 	return config_key_at(&r->config, r->key);
@@ -177,15 +185,12 @@ static int read_real(struct reader *r, const struct json_value *value, double ma
 static int read_betas(struct reader *r, const struct json_value *value)
 {
 	double *betas = place_of(r);
-	char why[48];
 	int result;
 
 	if (value->type != JSON_ARRAY)
 		return refuse_value(r, value, "");
-	if (value->count != 2) {
-		snprintf(why, sizeof(why), " of %u", value->count);
-		return refuse_value(r, value, why);
-	}
+	if (value->count != 2)
+		return refuse_count(r, value);
 	result = read_real(r, value->first, 1, true, &betas[0]);
 	return result ? result : read_real(r, value->first->next, 1, true, &betas[1]);
 }
@@ -225,15 +230,13 @@ static int read_paths(struct reader *r, const struct json_value *value)
 	struct offload_config *offload = place_of(r);
 	bool *fresh = &r->new_paths[offload - r->config.offload];
 	const char *paths[NVS_PATHS_MAX], *flaw;
-	char shown[SHOWN_BYTES + 8], why[48];
+	char shown[SHOWN_BYTES + 8];
 	unsigned n = 0;
 
 	if (value->type == JSON_NULL)
 		return 0; /* as in DeepSpeed, the same as no key */
-	if (value->type == JSON_ARRAY && (!value->count || value->count > NVS_PATHS_MAX)) {
-		snprintf(why, sizeof(why), " of %u", value->count);
-		return refuse_value(r, value, why);
-	}
+	if (value->type == JSON_ARRAY && (!value->count || value->count > NVS_PATHS_MAX))
+		return refuse_count(r, value);
 	for (; item; item = value->type == JSON_ARRAY ? item->next : NULL) {
 		if (item->type != JSON_STRING)
 			return refuse_value(r, item, "");
@@ -350,9 +353,7 @@ static int read_setting(struct reader *r, const struct json_value *value)
 	return 0;
 }
 
-static int read_block(struct reader *r, enum config_block block, const struct json_value *object,
-		      const char *path);
-
+/* `path` is the block's path in the file: "zero_optimization.offload_param", "" for the top. */
 static int read_member(struct reader *r, enum config_block block, const struct json_value *member,
 		       const char *path)
 {
@@ -383,6 +384,7 @@ static int read_member(struct reader *r, enum config_block block, const struct j
 		return read_setting(r, member);
 
 	const struct json_value *first = r->blocks[key->child];
+	int result = 0;
 
 	if (member->type == JSON_NULL)
 		return 0; /* as in DeepSpeed, the same as no block */
@@ -402,18 +404,8 @@ static int read_member(struct reader *r, enum config_block block, const struct j
 			"%s is the same block as `%.*s` on line %u; remove one of them", name,
 			(int)first->key_length, first->key, first->key_place.line);
 	r->blocks[key->child] = member;
-	return read_block(r, key->child, member, name);
-}
-
-/* `path` is the block's path in the file: "zero_optimization.offload_param", "" for the top. */
-static int read_block(struct reader *r, enum config_block block, const struct json_value *object,
-		      const char *path)
-{
-	int result = 0;
-
-	for (const struct json_value *member = object->first; member && !result;
-	     member = member->next)
-		result = read_member(r, block, member, path);
+	for (const struct json_value *inner = member->first; inner && !result; inner = inner->next)
+		result = read_member(r, key->child, inner, name);
 	return result;
 }
 
@@ -442,14 +434,16 @@ int reader_read(struct reader *r, const struct json_value *root)
 {
 	bool strict = r->config.strict; /* a program's choice, which no file takes back */
 	char shown[SHOWN_BYTES + 8];
-	int result;
+	int result = 0;
 
 	if (root->type != JSON_OBJECT)
 		return reader_complain(r, &root->place, NULL,
 				       "the document is %s; it must be an object: a DeepSpeed "
 				       "configuration or some of its blocks",
 				       reader_show_value(root, shown));
-	result = read_block(r, BLOCK_ROOT, root, "");
+	for (const struct json_value *member = root->first; member && !result;
+	     member = member->next)
+		result = read_member(r, BLOCK_ROOT, member, "");
 	r->config.strict |= strict;
-	return finish(r, result ? result : misplaced_report(r, root, r->config.strict));
+	return finish(r, result ? result : misplaced_report(r, root));
 }

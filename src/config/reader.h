@@ -169,9 +169,9 @@ int rules_apply(struct reader *r);
 void config_derive(struct nvs_config *config);
 
 /* ---- misplaced.c ---- */
-/* Logs a warning of each block in the wrong place and each near miss of a block's name; where
- * `strict`, the first is -EINVAL. */
-int misplaced_report(struct reader *r, const struct json_value *root, bool strict);
+/* Logs a warning of each block in the wrong place and each near miss of a block's name; if the
+ * configuration is strict, the first is -EINVAL. */
+int misplaced_report(struct reader *r, const struct json_value *root);
 
 /* ---- reader.c ---- */
 /*

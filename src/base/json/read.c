@@ -566,24 +566,30 @@ static int check_text(struct parser *p)
 
 /* ---- Documents ---- */
 
-/* `p` has the name, the error and whether the document is relaxed. */
-static int parse_text(struct parser *p, struct json_document **document, const char *text,
-		      size_t nbytes, size_t memory_max)
+static int parse_text(struct json_document **document, const char *text, size_t nbytes,
+		      const char *name, size_t memory_max, bool relaxed, struct nvs_error *error)
 {
 	struct json_document *fresh = calloc(1, sizeof(*fresh));
+	const char *begin = nbytes ? text : "";
+	struct parser parser = {.document = fresh,
+				.text = begin,
+				.at = begin,
+				.placed = begin,
+				.end = begin + nbytes,
+				.place = {1, 1},
+				.name = name,
+				.error = error,
+				.relaxed = relaxed},
+		      *const p = &parser;
 	char label[208];
 	int rc;
 
-	assert(document && p->name && (text || !nbytes));
+	assert(document && name && (text || !nbytes));
 	*document = NULL;
 	if (!fresh)
-		return error_set(p->error, -ENOMEM, "%s: out of memory reading it",
-				 json_file_label(p->name, label));
+		return error_set(error, -ENOMEM, "%s: out of memory reading it",
+				 json_file_label(name, label));
 	fresh->max = memory_max;
-	p->document = fresh;
-	p->place = (struct json_place){1, 1};
-	p->text = p->at = p->placed = nbytes ? text : "";
-	p->end = p->text + nbytes;
 
 	struct json_value *value;
 
@@ -610,17 +616,13 @@ static int parse_text(struct parser *p, struct json_document **document, const c
 int json_parse(struct json_document **document, const char *text, size_t nbytes, const char *name,
 	       size_t memory_max, struct nvs_error *error)
 {
-	struct parser p = {.name = name, .error = error};
-
-	return parse_text(&p, document, text, nbytes, memory_max);
+	return parse_text(document, text, nbytes, name, memory_max, false, error);
 }
 
 int json_parse_relaxed(struct json_document **document, const char *text, size_t nbytes,
 		       const char *name, size_t memory_max, struct nvs_error *error)
 {
-	struct parser p = {.name = name, .error = error, .relaxed = true};
-
-	return parse_text(&p, document, text, nbytes, memory_max);
+	return parse_text(document, text, nbytes, name, memory_max, true, error);
 }
 
 void json_free(struct json_document *document)
