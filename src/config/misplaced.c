@@ -56,7 +56,7 @@ static int report(struct reader *r, const struct json_value *member, const char 
 	snprintf(text, sizeof(text), "%s is nothing that nvswap reads there; %s", name, why);
 	if (r->config.strict)
 		return reader_complain(r, &member->key_place, name, "%s", text);
-	reader_say(r, NVS_LOG_WARNING, &member->key_place, text);
+	reader_say(r, NVS_LOG_WARNING, &member->key_place, "%s", text);
 	return 0;
 }
 

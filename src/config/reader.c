@@ -329,15 +329,13 @@ static int read_setting(struct reader *r, const struct json_value *value)
 {
 	const struct config_key *key = r->key, *other = other_name(r);
 	uint64_t before = other ? config_key_whole(other, &r->config) : 0;
-	char text[NAME_BYTES + 96];
 	int result = 0;
 
 	if (json_is_string(value, "auto") && config_blocks[key->block].takes_auto &&
 	    key->type != KEY_PATHS) {
 		config_key_set_default(key, &r->config);
-		snprintf(text, sizeof(text), "%s is \"auto\"; using the default, %s", r->name,
-			 key->default_text ? key->default_text : "none");
-		reader_say(r, NVS_LOG_INFO, &value->place, text);
+		reader_say(r, NVS_LOG_INFO, &value->place, "%s is \"auto\"; using the default, %s",
+			   r->name, key->default_text ? key->default_text : "none");
 	} else {
 		result = read_value(r, value);
 	}
@@ -358,7 +356,7 @@ static int read_member(struct reader *r, enum config_block block, const struct j
 		       const char *path)
 {
 	const struct config_key *key = config_key_find(block, member->key, member->key_length);
-	char name[NAME_BYTES], shown[SHOWN_BYTES + 8], text[256 + NAME_BYTES];
+	char name[NAME_BYTES], shown[SHOWN_BYTES + 8], text[256];
 
 	snprintf(name, sizeof(name), "%s%s%s", path, *path ? "." : "",
 		 reader_show(member->key, member->key_length, shown));
@@ -376,8 +374,8 @@ static int read_member(struct reader *r, enum config_block block, const struct j
 	if (!key)
 		return 0;
 	if (key->type == KEY_UNUSED) {
-		snprintf(text, sizeof(text), "%s has no effect in nvswap: %s", name, key->meaning);
-		reader_say(r, NVS_LOG_WARNING, &member->key_place, text);
+		reader_say(r, NVS_LOG_WARNING, &member->key_place, "%s has no effect in nvswap: %s",
+			   name, key->meaning);
 		return 0;
 	}
 	if (key->type != KEY_BLOCK)
@@ -389,11 +387,10 @@ static int read_member(struct reader *r, enum config_block block, const struct j
 	if (member->type == JSON_NULL)
 		return 0; /* as in DeepSpeed, the same as no block */
 	if (key->child == BLOCK_ZERO && (member->type == JSON_TRUE || member->type == JSON_FALSE)) {
-		snprintf(
-			text, sizeof(text),
-			"%s has been an object since DeepSpeed 0.3; true and false offload nothing",
-			name);
-		reader_say(r, NVS_LOG_WARNING, &member->place, text);
+		reader_say(r, NVS_LOG_WARNING, &member->place,
+			   "%s has been an object since DeepSpeed 0.3; true and false offload "
+			   "nothing",
+			   name);
 		return 0;
 	}
 	if (member->type != JSON_OBJECT)
