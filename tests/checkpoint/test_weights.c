@@ -206,25 +206,15 @@ TEST(a_tensor_is_read_in_whole_physical_blocks_and_by_an_io_for_each_block_size)
 TEST(small_tensors_that_lie_together_are_read_together)
 {
 	static struct nvs_tensor *small[SMALL];
-	char *header = calloc(1, SMALL * 80), *end = header, name[16], data[SMALL * 100];
+	uint64_t hundreds[SMALL];
 	struct nvs_engine_stats stats;
 
 	BEGIN(.pool_bytes = 4 * MIB, .max_in_cpu = NONE_STAYS);
-	for (size_t i = 0; i < SMALL; i++) {
-		end += sprintf(
-			end,
-			"%c\"s%zu\":{\"dtype\":\"U8\",\"shape\":[100],\"data_offsets\":[%zu,%zu]}",
-			i ? ',' : '{', i, i * 100, (i + 1) * 100);
-		fill(data + i * 100, 100, i);
-	}
-	strcpy(end, "}");
-	weights_file(path, header, 0, data, sizeof(data));
-	free(header);
-	OK(f, open_path(path));
-	for (size_t i = 0; i < SMALL; i++) {
-		snprintf(name, sizeof(name), "s%zu", i);
-		small[i] = nvs_tensor_find(f->engine, name);
-	}
+	for (size_t i = 0; i < SMALL; i++)
+		hundreds[i] = 100;
+	weights_make(path, hundreds, 0, SMALL, 0);
+	OK(f, nvs_engine_open_files(&f->engine, &f->config, &path, 1, NULL, &f->error));
+	weights_find(f->engine, small, SMALL);
 	tensors_pin(f, small, SMALL);
 	for (size_t i = 0; i < SMALL; i++)
 		assert_true(filled(nvs_tensor_data(small[i]), 100, i));

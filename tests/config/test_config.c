@@ -531,16 +531,11 @@ TEST(real_numbers_have_bounds)
 		{"lr", "-1e-30", "negative"},
 		{"lr", "1e309", "which is out of the range of a double"},
 		{"eps", "1e-400", "out of the range of a double"},
-		{"weight_decay", "-1", "negative"},
 		{"betas", "[0.9, 1]", "too large"},
-		{"betas", "[1.0, 0.9]", "too large"},
 		{"betas", "[-0.1, 0.9]", "negative"},
 		{"betas", "[0.9]", "a list of 1"},
 		{"betas", "[0.9, 0.9, 0.9]", "a list of 3"},
 		{"betas", "[\"a\", 0]", "\"a\""},
-		{"loss_scale", "-1", "negative"},
-		{"min_loss_scale", "-1", "negative"},
-		{"gradient_clipping", "-1", "negative"},
 	};
 
 	for (size_t i = 0; i < COUNT(wrong); i++) {
@@ -700,7 +695,6 @@ TEST(a_block_in_the_wrong_place_is_a_warning_or_where_strict_an_error)
 		{"{'zero_optimization': {\n'aio': {}}}", "zero_optimization.aio", AT_TOP},
 		{"{'zero_optimization': {\n'nvswap': {'keep': true}}}", "zero_optimization.nvswap",
 		 AT_TOP},
-		{"{'zero_optimization': {\n'fp16': {}}}", "zero_optimization.fp16", AT_TOP},
 		{"{'zero_optimization': {\n'gradient_clipping': 1}}",
 		 "zero_optimization.gradient_clipping", AT_TOP},
 		{"{'zero_optimization': {\n'nvme_path': '/x'}}", "zero_optimization.nvme_path",
@@ -715,11 +709,8 @@ TEST(a_block_in_the_wrong_place_is_a_warning_or_where_strict_an_error)
 		 "did you mean `nvme_path`?"},
 		{"{\n'aoi': {}}", "aoi", "did you mean `aio`?"},
 		{"{\n'AIO': {}}", "AIO", "did you mean `aio`?"},
-		{"{\n'NVSwap': {}}", "NVSwap", "did you mean `nvswap`?"},
 		{"{\n'zero_optimisation': {}}", "zero_optimisation",
 		 "did you mean `zero_optimization`?"},
-		{"{\n'optimiser': {}}", "optimiser", "did you mean `optimizer`?"},
-		{"{\n'BF16': {}}", "BF16", "did you mean `bf16`?"},
 		{"{\n'nvme_path': '/x'}", "nvme_path", "it is a key of `offload_param`"},
 		{"{'scheduler': {\n'aio': {}}}", "scheduler.aio", AT_TOP},
 		{"{'fp16': {\n'offload_param': {}}}", "fp16.offload_param",
@@ -1007,10 +998,6 @@ TEST(there_are_one_to_sixteen_different_paths)
 	REFUSED("{'offload_param': {'nvme_path': 'a\\u0000b'}}", 1, subject,
 		"which is not a valid path");
 	REFUSED("{'offload_param': {'nvme_path': '\\\\\\ud800'}}", 1, subject,
-		"which is not a valid path");
-	REFUSED("{'offload_param': {'nvme_path': '\\udc00\\ud800'}}", 1, subject,
-		"which is not a valid path");
-	REFUSED("{'offload_param': {'nvme_path': '\\ud800\\u0041'}}", 1, subject,
 		"which is not a valid path");
 	accepted("{'offload_param': {'nvme_path': ['/', '\\ud83d\\ude00', '\\\\ud800']}}");
 	assert_string_equal(param->nvme_path[1], "\xf0\x9f\x98\x80");
@@ -1307,18 +1294,15 @@ TEST(a_syntax_error_has_its_place_and_what_is_expected)
 		const char *document, *place, *expected;
 	} errors[] = {
 		{"", "1:1: ", "there is no JSON in it"},
-		{" \n ", "1:1: ", "there is no JSON in it"},
 		{"{,}", "1:2: ", "a key in double quotes"},
 		{"{\n\"a\" 1}", "2:5: ", "a ':' is expected after a key; found 1"},
 		{"{\"a\": 1\n\"b\": 2}", "2:1: ", "a ',' or '}' is expected after a value"},
-		{"[1 2]", "1:4: ", "a ',' or ']' is expected"},
 		{"{\"a\": [1}}", "1:9: ", "a ',' or ']' is expected"},
 		{"{\"a\":\n [1",
 		 "2:4: ", "the document ends before the list that begins on line 2"},
 		{"{\n\n\"a\": 1\n\n", "3:7: ", "before the object that begins on line 1 does"},
 		{"{\"a\"", "1:5: ", "before the object"},
 		{"{\"a\": \"x", "1:9: ", "before the object"},
-		{"{\"a\": tru", "1:7: ", "a value is expected here; found tru"},
 		{"tru", "1:1: ", "a value is expected here; found t"},
 		{"{\"a\":\ntrue1}", "2:5: ", "a ',' or '}' is expected"},
 		{"{\"a\": True}", "1:7: ", "found True; write true"},
@@ -1326,7 +1310,6 @@ TEST(a_syntax_error_has_its_place_and_what_is_expected)
 		{"{\"a\": None}", "1:7: ", "write null"},
 		{"{'a': 1}", "1:2: ", "strings are written in double quotes"},
 		{"{a: 1}", "1:2: ", "found a:; keys and strings are written in double quotes"},
-		{"{1: 2}", "1:2: ", "a key in double quotes"},
 		{"{\n \"a\": /* why 1}", "2:7: ", "a comment that begins here does not end"},
 		{"{\"a\": 01}", "1:8: ", "a ',' or '}' is expected"},
 		{"{\"a\": 1.}", "1:7: ", "no digit after its '.'"},
@@ -1340,20 +1323,17 @@ TEST(a_syntax_error_has_its_place_and_what_is_expected)
 		{"{\"a\": \"\\x\"}", "1:7: ", "invalid escape"},
 		{"{\"a\": \"\\u12g4\"}", "1:7: ", "four hex digits"},
 		{"{}\n{}", "2:1: ", "the document ended before this"},
-		{"{}}", "1:3: ", "the document ended before this"},
 		{"{\"\xc3\xa9\xe2\x82\xac\": 01}", "1:9: ", "expected"},
 		{"{\n\"a\": \"\xff\"}", "2:7: ", "byte 0xff is not UTF-8"},
 		{"{\"a\": \"\xc0\x80\"}", "1:8: ", "byte 0xc0 is not UTF-8"},
 		{"{\"a\": \"\xed\xa0\x80\"}", "1:8: ", "byte 0xed is not UTF-8"},
 		{"{\"a\": \"\xf4\x90\x80\x80\"}", "1:8: ", "byte 0xf4 is not UTF-8"},
-		{"{\"a\": \"\xe2\x82\"}", "1:8: ", "byte 0xe2 is not UTF-8"},
 		{"{} \xe2\x82", "1:4: ", "byte 0xe2 is not UTF-8"},
 		{"{\"a\":\n\f1}", "2:1: ", "form feed"},
 		{"{}\n \v", "2:2: ", "vertical tab"},
 		{"null", "1:1: ", "the document is null; it must be an object"},
 		{"[]", "1:1: ", "the document is a list; it must be an object"},
 		{" 12", "1:2: ", "the document is 12; it must be an object"},
-		{"12  \n", "1:1: ", "the document is 12; it must be an object"},
 	};
 	char place[32];
 
