@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/text.h"
 #include "base/numbers.h"
+#include "base/text.h"
 #include "cli/commands.h"
 
 #define PART_BYTES 64 /* of one element of a list of choices */

@@ -4,8 +4,8 @@
  */
 #include <string.h>
 
-#include "base/text.h"
 #include "base/numbers.h"
+#include "base/text.h"
 #include "cli/store/store.h"
 
 #define FIELD(name) offsetof(struct store_job, name)
