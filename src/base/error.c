@@ -27,11 +27,6 @@ void error_copy(struct nvs_error *error, const struct nvs_error *from)
 		((char *)error)[size - 1] = '\0';
 }
 
-int error_no_memory(struct nvs_error *error, const char *doing)
-{
-	return error_set(error, -ENOMEM, "out of memory while %s", doing);
-}
-
 int error_about(struct nvs_error *error, int code, const char *subject, unsigned line,
 		uint64_t offset, const char *format, ...)
 {

@@ -17,7 +17,7 @@ int error_about(struct nvs_error *error, int code, const char *subject, unsigned
 		uint64_t offset, const char *format, ...) __attribute__((format(printf, 6, 7)));
 #define error_set(error, code, ...) error_about(error, code, NULL, 0, 0, __VA_ARGS__)
 /* -ENOMEM: "out of memory while DOING". */
-int error_no_memory(struct nvs_error *error, const char *doing);
+#define error_no_memory(error, doing) error_set(error, -ENOMEM, "out of memory while %s", doing)
 /* Adds the cause, and where the text names the path (NULL: none), to an error that was just set:
  *	return error_cause(error, cause, path, error_set(error, code, "%s ...", path));
  */

@@ -92,20 +92,8 @@ const char *visible_text(const char *text, size_t left, char *buffer, size_t nby
 			break;
 		if (shown)
 			memcpy(buffer + n, text, taken);
-		else {
-			char *to = buffer + n;
-			static const char digits[] = "0123456789abcdef";
-
-			/* Writes each byte as \xHH. */
-			for (size_t i = 0; i < taken; i++) {
-				unsigned char byte = (unsigned char)text[i];
-
-				*to++ = '\\';
-				*to++ = 'x';
-				*to++ = digits[byte >> 4];
-				*to++ = digits[byte & 15];
-			}
-		}
+		for (size_t i = 0; i < taken && !shown; i++)
+			snprintf(buffer + n + 4 * i, 5, "\\x%02x", (unsigned char)text[i]);
 		n += room;
 		text += taken;
 		left -= taken;

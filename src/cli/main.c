@@ -4,8 +4,8 @@
 #include <fcntl.h>
 #include <string.h>
 
-#include "base/text.h"
 #include "base/numbers.h"
+#include "base/text.h"
 #include "cli/options/options.h"
 #include "commands.h"
 

@@ -82,13 +82,13 @@ int nvs_config_open(struct nvs_config **config, struct nvs_error *error)
 int nvs_config_copy(const struct nvs_config *config, struct nvs_config **copy,
 		    struct nvs_error *error)
 {
-	struct nvs_config *opened;
+	struct nvs_config *opened = NULL;
 	int rc;
 
 	if (!config || !copy)
 		return error_set(error, -EINVAL, "config or copy is NULL");
 	rc = nvs_config_open(&opened, error);
-	if (rc)
+	if (!opened)
 		return rc;
 	*opened = *config;
 	for (int i = NVS_OFFLOAD_PARAM; i <= NVS_OFFLOAD_OPTIMIZER; i++) {

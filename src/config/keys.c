@@ -366,11 +366,8 @@ const char *config_key_suggest(enum config_block block, const char *name, size_t
 		return text;
 	}
 	used = (size_t)snprintf(text, 256, "the keys are");
-	for (unsigned i = 0; i < config_key_count; i++)
-		if (config_keys[i].block == block && config_keys[i].type != KEY_UNUSED &&
-		    used < 256)
-			used += (size_t)snprintf(text + used, 256 - used, " `%s`",
-						 config_keys[i].name);
+	for (unsigned i = 0; i < n && used < 256; i++)
+		used += (size_t)snprintf(text + used, 256 - used, " `%s`", names[i]);
 	return text;
 }
 

@@ -28,8 +28,14 @@ int reader_complain(struct reader *r, const struct json_place *place, const char
 }
 
 void reader_say(struct reader *r, enum nvs_log_level level, const struct json_place *place,
-		const char *text)
+		const char *format, ...)
 {
+	char text[768];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
 	if (r->from_call)
 		log_say(&r->config.log, level, "%s", text);
 	else

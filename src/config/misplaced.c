@@ -46,23 +46,22 @@ static const char *near_block(const char *name)
 	return near;
 }
 
-static int report(struct reader *r, bool strict, const struct json_value *member, const char *path,
+static int report(struct reader *r, const struct json_value *member, const char *path,
 		  const char *why)
 {
 	char name[NAME_BYTES], shown[SHOWN_BYTES + 8], text[NAME_BYTES + 512];
 
 	snprintf(name, sizeof(name), "%s%s%s", path, *path ? "." : "",
 		 reader_show(member->key, member->key_length, shown));
-	if (strict)
-		return reader_complain(r, &member->key_place, name,
-				       "%s is nothing that nvswap reads there; %s", name, why);
 	snprintf(text, sizeof(text), "%s is nothing that nvswap reads there; %s", name, why);
-	reader_say(r, NVS_LOG_WARNING, &member->key_place, text);
+	if (r->config.strict)
+		return reader_complain(r, &member->key_place, name, "%s", text);
+	reader_say(r, NVS_LOG_WARNING, &member->key_place, "%s", text);
 	return 0;
 }
 
 /* A member of the file or of zero_optimization that is no key there. */
-static int examine_unknown(struct reader *r, bool strict, enum config_block block,
+static int examine_unknown(struct reader *r, enum config_block block,
 			   const struct json_value *member, const char *path)
 {
 	char room[256], why[128];
@@ -71,7 +70,7 @@ static int examine_unknown(struct reader *r, bool strict, enum config_block bloc
 
 	/* At the top other programs may have keys; no other has a path of this name. */
 	if (home && (!top || !strcmp(member->key, "nvme_path")))
-		return report(r, strict, member, path, home);
+		return report(r, member, path, home);
 	near = member->type == JSON_OBJECT ? near_block(member->key) : NULL;
 	if (!top && member->type == JSON_STRING && !near) {
 		static const char *const names[] = {"nvme_path"};
@@ -81,12 +80,11 @@ static int examine_unknown(struct reader *r, bool strict, enum config_block bloc
 	if (!near)
 		return 0;
 	snprintf(why, sizeof(why), "did you mean `%s`?", near);
-	return report(r, strict, member, path, why);
+	return report(r, member, path, why);
 }
 
 /* A block of nvswap in another block, where a brace is missing before it. */
-static int examine_within(struct reader *r, bool strict, const struct json_value *object,
-			  const char *path)
+static int examine_within(struct reader *r, const struct json_value *object, const char *path)
 {
 	static const char ours[] = "aio,zero_optimization,offload_param,offload_optimizer,nvswap";
 	char room[256];
@@ -96,23 +94,13 @@ static int examine_within(struct reader *r, bool strict, const struct json_value
 		return 0;
 	for (const struct json_value *member = object->first; member && !rc; member = member->next)
 		if (member->type == JSON_OBJECT && text_lists(ours, member->key))
-			rc = report(r, strict, member, path,
+			rc = report(r, member, path,
 				    config_key_home(BLOCK_COUNT, member->key, member->key_length,
 						    room));
 	return rc;
 }
 
-static int examine_zero(struct reader *r, bool strict, const struct json_value *zero)
-{
-	int rc = 0;
-
-	for (const struct json_value *member = zero->first; member && !rc; member = member->next)
-		if (!config_key_find(BLOCK_ZERO, member->key, member->key_length))
-			rc = examine_unknown(r, strict, BLOCK_ZERO, member, zero->key);
-	return rc;
-}
-
-int misplaced_report(struct reader *r, const struct json_value *root, bool strict)
+int misplaced_report(struct reader *r, const struct json_value *root)
 {
 	int rc = 0;
 
@@ -122,15 +110,19 @@ int misplaced_report(struct reader *r, const struct json_value *root, bool stric
 		const struct json_value *params = json_member(member, "params");
 
 		if (!key && !text_lists(other_blocks, member->key)) {
-			rc = examine_unknown(r, strict, BLOCK_ROOT, member, "");
+			rc = examine_unknown(r, BLOCK_ROOT, member, "");
 			continue;
 		}
 		if (key && key->type == KEY_BLOCK && key->child == BLOCK_ZERO)
-			rc = examine_zero(r, strict, member);
+			for (const struct json_value *zero = member->first; zero && !rc;
+			     zero = zero->next)
+				rc = config_key_find(BLOCK_ZERO, zero->key, zero->key_length)
+					     ? 0
+					     : examine_unknown(r, BLOCK_ZERO, zero, member->key);
 		else if (!key || (key->type == KEY_BLOCK && !config_blocks[key->child].strict))
-			rc = examine_within(r, strict, member, member->key);
+			rc = examine_within(r, member, member->key);
 		if (!rc && params && key && key->child == BLOCK_ADAM)
-			rc = examine_within(r, strict, params, "optimizer.params");
+			rc = examine_within(r, params, "optimizer.params");
 	}
 	return rc;
 }

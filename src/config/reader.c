@@ -29,6 +29,14 @@ static int refuse_value(struct reader *r, const struct json_value *value, const 
 			       has_meaning ? " (" : "", key->meaning, has_meaning ? ")" : "");
 }
 
+static int refuse_count(struct reader *r, const struct json_value *list)
+{
+	char why[48];
+
+	snprintf(why, sizeof(why), " of %u", list->count);
+	return refuse_value(r, list, why);
+}
+
 static void *place_of(struct reader *r)
 {
 	return config_key_at(&r->config, r->key);
@@ -177,15 +185,12 @@ static int read_real(struct reader *r, const struct json_value *value, double ma
 static int read_betas(struct reader *r, const struct json_value *value)
 {
 	double *betas = place_of(r);
-	char why[48];
 	int result;
 
 	if (value->type != JSON_ARRAY)
 		return refuse_value(r, value, "");
-	if (value->count != 2) {
-		snprintf(why, sizeof(why), " of %u", value->count);
-		return refuse_value(r, value, why);
-	}
+	if (value->count != 2)
+		return refuse_count(r, value);
 	result = read_real(r, value->first, 1, true, &betas[0]);
 	return result ? result : read_real(r, value->first->next, 1, true, &betas[1]);
 }
@@ -225,15 +230,13 @@ static int read_paths(struct reader *r, const struct json_value *value)
 	struct offload_config *offload = place_of(r);
 	bool *fresh = &r->new_paths[offload - r->config.offload];
 	const char *paths[NVS_PATHS_MAX], *flaw;
-	char shown[SHOWN_BYTES + 8], why[48];
+	char shown[SHOWN_BYTES + 8];
 	unsigned n = 0;
 
 	if (value->type == JSON_NULL)
 		return 0; /* as in DeepSpeed, the same as no key */
-	if (value->type == JSON_ARRAY && (!value->count || value->count > NVS_PATHS_MAX)) {
-		snprintf(why, sizeof(why), " of %u", value->count);
-		return refuse_value(r, value, why);
-	}
+	if (value->type == JSON_ARRAY && (!value->count || value->count > NVS_PATHS_MAX))
+		return refuse_count(r, value);
 	for (; item; item = value->type == JSON_ARRAY ? item->next : NULL) {
 		if (item->type != JSON_STRING)
 			return refuse_value(r, item, "");
@@ -326,15 +329,13 @@ static int read_setting(struct reader *r, const struct json_value *value)
 {
 	const struct config_key *key = r->key, *other = other_name(r);
 	uint64_t before = other ? config_key_whole(other, &r->config) : 0;
-	char text[NAME_BYTES + 96];
 	int result = 0;
 
 	if (json_is_string(value, "auto") && config_blocks[key->block].takes_auto &&
 	    key->type != KEY_PATHS) {
 		config_key_set_default(key, &r->config);
-		snprintf(text, sizeof(text), "%s is \"auto\"; using the default, %s", r->name,
-			 key->default_text ? key->default_text : "none");
-		reader_say(r, NVS_LOG_INFO, &value->place, text);
+		reader_say(r, NVS_LOG_INFO, &value->place, "%s is \"auto\"; using the default, %s",
+			   r->name, key->default_text ? key->default_text : "none");
 	} else {
 		result = read_value(r, value);
 	}
@@ -350,14 +351,12 @@ static int read_setting(struct reader *r, const struct json_value *value)
 	return 0;
 }
 
-static int read_block(struct reader *r, enum config_block block, const struct json_value *object,
-		      const char *path);
-
+/* `path` is the block's path in the file: "zero_optimization.offload_param", "" for the top. */
 static int read_member(struct reader *r, enum config_block block, const struct json_value *member,
 		       const char *path)
 {
 	const struct config_key *key = config_key_find(block, member->key, member->key_length);
-	char name[NAME_BYTES], shown[SHOWN_BYTES + 8], text[256 + NAME_BYTES];
+	char name[NAME_BYTES], shown[SHOWN_BYTES + 8], text[256];
 
 	snprintf(name, sizeof(name), "%s%s%s", path, *path ? "." : "",
 		 reader_show(member->key, member->key_length, shown));
@@ -375,23 +374,23 @@ static int read_member(struct reader *r, enum config_block block, const struct j
 	if (!key)
 		return 0;
 	if (key->type == KEY_UNUSED) {
-		snprintf(text, sizeof(text), "%s has no effect in nvswap: %s", name, key->meaning);
-		reader_say(r, NVS_LOG_WARNING, &member->key_place, text);
+		reader_say(r, NVS_LOG_WARNING, &member->key_place, "%s has no effect in nvswap: %s",
+			   name, key->meaning);
 		return 0;
 	}
 	if (key->type != KEY_BLOCK)
 		return read_setting(r, member);
 
 	const struct json_value *first = r->blocks[key->child];
+	int result = 0;
 
 	if (member->type == JSON_NULL)
 		return 0; /* as in DeepSpeed, the same as no block */
 	if (key->child == BLOCK_ZERO && (member->type == JSON_TRUE || member->type == JSON_FALSE)) {
-		snprintf(
-			text, sizeof(text),
-			"%s has been an object since DeepSpeed 0.3; true and false offload nothing",
-			name);
-		reader_say(r, NVS_LOG_WARNING, &member->place, text);
+		reader_say(r, NVS_LOG_WARNING, &member->place,
+			   "%s has been an object since DeepSpeed 0.3; true and false offload "
+			   "nothing",
+			   name);
 		return 0;
 	}
 	if (member->type != JSON_OBJECT)
@@ -402,18 +401,8 @@ static int read_member(struct reader *r, enum config_block block, const struct j
 			"%s is the same block as `%.*s` on line %u; remove one of them", name,
 			(int)first->key_length, first->key, first->key_place.line);
 	r->blocks[key->child] = member;
-	return read_block(r, key->child, member, name);
-}
-
-/* `path` is the block's path in the file: "zero_optimization.offload_param", "" for the top. */
-static int read_block(struct reader *r, enum config_block block, const struct json_value *object,
-		      const char *path)
-{
-	int result = 0;
-
-	for (const struct json_value *member = object->first; member && !result;
-	     member = member->next)
-		result = read_member(r, block, member, path);
+	for (const struct json_value *inner = member->first; inner && !result; inner = inner->next)
+		result = read_member(r, key->child, inner, name);
 	return result;
 }
 
@@ -442,14 +431,16 @@ int reader_read(struct reader *r, const struct json_value *root)
 {
 	bool strict = r->config.strict; /* a program's choice, which no file takes back */
 	char shown[SHOWN_BYTES + 8];
-	int result;
+	int result = 0;
 
 	if (root->type != JSON_OBJECT)
 		return reader_complain(r, &root->place, NULL,
 				       "the document is %s; it must be an object: a DeepSpeed "
 				       "configuration or some of its blocks",
 				       reader_show_value(root, shown));
-	result = read_block(r, BLOCK_ROOT, root, "");
+	for (const struct json_value *member = root->first; member && !result;
+	     member = member->next)
+		result = read_member(r, BLOCK_ROOT, member, "");
 	r->config.strict |= strict;
-	return finish(r, result ? result : misplaced_report(r, root, r->config.strict));
+	return finish(r, result ? result : misplaced_report(r, root));
 }

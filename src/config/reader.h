@@ -157,7 +157,7 @@ int reader_complain(struct reader *r, const struct json_place *place, const char
 		    const char *format, ...) __attribute__((format(printf, 4, 5)));
 /* Logs a message about the place. */
 void reader_say(struct reader *r, enum nvs_log_level level, const struct json_place *place,
-		const char *text);
+		const char *format, ...) __attribute__((format(printf, 4, 5)));
 /* Quotes text of the file: control characters become '?', and long text is cut. */
 const char *reader_show(const char *bytes, size_t length, char shown[SHOWN_BYTES + 8]);
 const char *reader_show_value(const struct json_value *value, char shown[SHOWN_BYTES + 8]);
@@ -169,9 +169,9 @@ int rules_apply(struct reader *r);
 void config_derive(struct nvs_config *config);
 
 /* ---- misplaced.c ---- */
-/* Logs a warning of each block in the wrong place and each near miss of a block's name; where
- * `strict`, the first is -EINVAL. */
-int misplaced_report(struct reader *r, const struct json_value *root, bool strict);
+/* Logs a warning of each block in the wrong place and each near miss of a block's name; if the
+ * configuration is strict, the first is -EINVAL. */
+int misplaced_report(struct reader *r, const struct json_value *root);
 
 /* ---- reader.c ---- */
 /*

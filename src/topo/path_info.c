@@ -147,17 +147,13 @@ static int look_at_file(int fd, struct nvs_path_info *info)
 	return 0;
 }
 
-static uint32_t queue_number(const char *device, const char *attribute, uint64_t unit)
+/* Sets *limit to the drive's if that is known and lower, or the first one; 0: unknown. */
+static void lower_limit(uint32_t *limit, const char *device, const char *attribute, uint64_t unit)
 {
-	uint64_t value = device_attribute(device, attribute, 0);
+	uint64_t own = min_u64(device_attribute(device, attribute, 0), UINT32_MAX / unit) * unit;
 
-	return value > UINT32_MAX / unit ? UINT32_MAX : (uint32_t)(value * unit);
-}
-
-/* The lesser of the known values; 0 is unknown. */
-static uint32_t lesser(uint32_t a, uint32_t b)
-{
-	return !a || (b && b < a) ? b : a;
+	if (own && (!*limit || own < *limit))
+		*limit = (uint32_t)own;
 }
 
 /* Of several drives, report all names, the tightest limits, and the rest of the first drive. */
@@ -177,17 +173,15 @@ static void look_at_drive(const char *device, struct nvs_path_info *info)
 		sysfs_choice(info->scheduler);
 	}
 	info->rotational |= device_attribute(device, "queue/rotational", 0) != 0;
-	info->logical_block_bytes = max_u64(info->logical_block_bytes,
-					    queue_number(device, "queue/logical_block_size", 1));
-	info->physical_block_bytes = max_u64(info->physical_block_bytes,
-					     queue_number(device, "queue/physical_block_size", 1));
-	info->max_io_bytes = lesser(info->max_io_bytes,
-				    queue_number(device, "queue/max_sectors_kb", 1024));
-	info->max_hw_io_bytes = lesser(info->max_hw_io_bytes,
-				       queue_number(device, "queue/max_hw_sectors_kb", 1024));
-	info->nr_requests = lesser(info->nr_requests, queue_number(device, "queue/nr_requests", 1));
-	info->max_segments = lesser(info->max_segments,
-				    queue_number(device, "queue/max_segments", 1));
+	info->logical_block_bytes = max_u64(
+		info->logical_block_bytes, device_attribute(device, "queue/logical_block_size", 0));
+	info->physical_block_bytes =
+		max_u64(info->physical_block_bytes,
+			device_attribute(device, "queue/physical_block_size", 0));
+	lower_limit(&info->max_io_bytes, device, "queue/max_sectors_kb", 1024);
+	lower_limit(&info->max_hw_io_bytes, device, "queue/max_hw_sectors_kb", 1024);
+	lower_limit(&info->nr_requests, device, "queue/nr_requests", 1);
+	lower_limit(&info->max_segments, device, "queue/max_segments", 1);
 }
 
 static int describe_path(const char *path, struct nvs_path_info *info, struct nvs_error *error)

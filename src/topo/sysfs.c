@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads /proc and /sys: small files, the drives that a block device consists of, and their NUMA
- * nodes. Relies on the layout of /sys/dev/block and /sys/block; never writes.
+ * What /proc and /sys say: small files, the drives that a block device consists of, and their NUMA
+ * nodes; memory and its limits, huge pages, and the limits on asynchronous I/O. Relies on the layout
+ * of /sys/dev/block and /sys/block; never writes.
  */
 #include "topo/sysfs.h"
 
@@ -10,13 +11,18 @@
 #include <fcntl.h>
 #include <glob.h>
 #include <limits.h>
+#include <linux/capability.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "base/files.h"
+#include "base/memory/room.h"
 #include "base/numbers.h"
 
 /* Device mapper over md over partitions is three levels deep; more than this is a loop. */
@@ -56,15 +62,10 @@ void sysfs_choice(char *text)
 	text[close - open - 1] = '\0';
 }
 
-struct disks {
-	char (*names)[64];
-	unsigned n;
-};
-
 /*
  * Adds the drives that a block device lies on: its own, or the components of device mapper or md.
  */
-static void add_beneath(struct disks *disks, const char *directory, unsigned depth)
+static void add_beneath(char (*names)[64], unsigned *n, const char *directory, unsigned depth)
 {
 	char device[PATH_MAX], below[PATH_MAX + 16];
 	const char *name;
@@ -78,16 +79,16 @@ static void add_beneath(struct disks *disks, const char *directory, unsigned dep
 	snprintf(below, sizeof(below), "%s/slaves/*", device);
 	if (!glob(below, GLOB_NOSORT, NULL, &slaves)) {
 		for (size_t i = 0; i < slaves.gl_pathc; i++)
-			add_beneath(disks, slaves.gl_pathv[i], depth + 1);
+			add_beneath(names, n, slaves.gl_pathv[i], depth + 1);
 		globfree(&slaves);
 		return;
 	}
 	name = strrchr(device, '/') + 1;
-	for (unsigned i = 0; i < disks->n; i++)
-		if (!strcmp(disks->names[i], name))
+	for (unsigned i = 0; i < *n; i++)
+		if (!strcmp(names[i], name))
 			return;
-	if (disks->n < DEVICES_MAX && strlen(name) < sizeof(disks->names[0]))
-		strcpy(disks->names[disks->n++], name);
+	if (*n < DEVICES_MAX && strlen(name) < sizeof(names[0]))
+		strcpy(names[(*n)++], name);
 }
 
 static int compare_names(const void *a, const void *b)
@@ -97,14 +98,14 @@ static int compare_names(const void *a, const void *b)
 
 unsigned sysfs_disks(const char *root, unsigned major, unsigned minor, char names[DEVICES_MAX][64])
 {
-	struct disks disks = {.names = names};
 	char path[PATH_MAX];
+	unsigned n = 0;
 
 	snprintf(path, sizeof(path), "%s/dev/block/%u:%u", root, major, minor);
-	add_beneath(&disks, path, 0);
+	add_beneath(names, &n, path, 0);
 	/* glob and readdir give no stable order. */
-	qsort(names, disks.n, sizeof(names[0]), compare_names);
-	return disks.n;
+	qsort(names, n, sizeof(names[0]), compare_names);
+	return n;
 }
 
 int sysfs_node(const char *root, const char *device)
@@ -137,4 +138,65 @@ int sysfs_node(const char *root, const char *device)
 		globfree(&found);
 	}
 	return node;
+}
+
+/* ---- Facts about the machine ---- */
+
+uint64_t memlock_limit(void)
+{
+	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
+	unsigned long inside, outside, count;
+	struct rlimit limit;
+	char map[128];
+
+	/* A capability lifts limits only in the initial user namespace. A kernel without user
+	 * namespaces has no uid_map. */
+	if (!syscall(SYS_capget, &header, data) &&
+	    data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK) &&
+	    (sysfs_text(map, sizeof(map), "/proc/self/uid_map")
+		     ? !access("/proc/self/status", F_OK)
+		     : sscanf(map, "%lu %lu %lu", &inside, &outside, &count) == 3 && !inside &&
+			       !outside && count == 4294967295u))
+		return UINT64_MAX;
+	if (getrlimit(RLIMIT_MEMLOCK, &limit))
+		return 0;
+	return limit.rlim_cur == RLIM_INFINITY ? UINT64_MAX : limit.rlim_cur;
+}
+
+void machine_facts(struct nvs_machine_info *info)
+{
+	static const char meminfo[] = "/proc/meminfo";
+	char choices[64];
+	struct memory_room room;
+	struct utsname os;
+	glob_t nodes;
+
+	*info = (struct nvs_machine_info){.size = sizeof(struct nvs_machine_info),
+					  .memlock_bytes = memlock_limit()};
+	if (!uname(&os))
+		snprintf(info->kernel, sizeof(info->kernel), "%.63s", os.release);
+	info->cpus = (unsigned)sysconf(_SC_NPROCESSORS_ONLN);
+	info->memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+	memory_room(&room);
+	info->memory_free_bytes = memory_room_bytes(&room);
+	info->memory_limit_bytes = room.limit;
+	snprintf(info->memory_limit_file, sizeof(info->memory_limit_file), "%s", room.file);
+	info->numa_nodes = 1;
+	if (!glob(SYSFS "/devices/system/node/node[0-9]*", GLOB_NOSORT, NULL, &nodes)) {
+		info->numa_nodes = (unsigned)nodes.gl_pathc;
+		globfree(&nodes);
+	}
+
+	info->hugepages_total = file_number(meminfo, "HugePages_Total:", 0);
+	info->hugepages_free = file_number(meminfo, "HugePages_Free:", 0);
+	info->hugepage_bytes = file_number(meminfo, "Hugepagesize:", 0) * 1024;
+	sysfs_text(choices, sizeof(choices), SYSFS "/kernel/mm/transparent_hugepage/enabled");
+	sysfs_choice(choices);
+	snprintf(info->transparent_hugepages, sizeof(info->transparent_hugepages), "%.15s",
+		 choices);
+	info->aio_nr = file_number("/proc/sys/fs/aio-nr", "", 0);
+	info->aio_max_nr = file_number("/proc/sys/fs/aio-max-nr", "", 0);
+	info->io_uring_disabled = (int)file_number("/proc/sys/kernel/io_uring_disabled", "",
+						   (unsigned)-1);
 }

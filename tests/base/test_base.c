@@ -3,30 +3,19 @@
  * The base layer: free extents against a bitmap, latencies against sorted arrays, nearest names,
  * memory on huge pages, queues of messages. Random histories print their seeds.
  */
+#include "base/files.h"
 #include "base/memory/extents.h"
 #include "base/memory/huge_map.h"
-#include "base/text.h"
+#include "base/numbers.h"
 #include "base/shape.h"
 #include "base/statistics/latency.h"
+#include "base/text.h"
 #include "base/threads/log.h"
 #include "support/inject.h"
 #include "support/support.h"
-#include "support/tests.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <math.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#define LENGTH(array) (sizeof(array) / sizeof((array)[0]))
 
 /* ---- Extents ---- */
 
@@ -49,12 +38,9 @@ static uint64_t model_run(const struct model *model, uint64_t from)
 
 static bool model_first_fit(const struct model *model, uint64_t length, uint64_t *offset)
 {
-	for (uint64_t i = 0; i < model->size; i++) {
-		if (model_run(model, i) >= length) {
-			*offset = i;
+	for (*offset = 0; *offset < model->size; ++*offset)
+		if (model_run(model, *offset) >= length)
 			return true;
-		}
-	}
 	return false;
 }
 
@@ -75,7 +61,7 @@ static void assert_same(const struct extents *extents, const struct model *model
 
 		if (run) {
 			free_units += run;
-			largest = run > largest ? run : largest;
+			largest = max_u64(largest, run);
 			tail = i + run == model->size ? i : tail;
 		}
 		i += run ? run : 1;
@@ -213,68 +199,33 @@ TEST(extents_prepared_are_allocated_without_memory)
 	extents_close(extents);
 }
 
-/* Runs `act` in a child, which must abort. */
-static void assert_aborts(void (*act)(struct extents *))
+/* Frees these extents of a space that is all taken, or all free; the last one must abort. */
+static int free_extents(void *arg)
 {
-	fflush(NULL);
-
-#ifdef LIBRARY_UNASSERTED
-	skip();
-#endif
-	pid_t child = fork();
-
-	assert_true(child >= 0);
-	if (child == 0) {
-		struct extents *extents = extents_open(64);
-
-		signal(SIGABRT, SIG_DFL);
-		if (!freopen("/dev/null", "w", stderr) || !extents)
-			_exit(1);
-		act(extents);
-		_exit(0);
-	}
-
-	int status = 0;
-
-	assert_int_equal(waitpid(child, &status, 0), child);
-	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
-}
-
-static void free_what_is_free(struct extents *extents)
-{
-	extents_free(extents, 8, 1);
-}
-
-static void free_twice(struct extents *extents)
-{
+	const uint64_t(*freed)[2] = arg;
+	struct extents *extents = extents_open(64);
 	uint64_t offset;
 
-	if (!extents_alloc(extents, 64, &offset) && !extents_free(extents, 8, 8))
-		extents_free(extents, 15, 2);
-}
-
-static void free_into_the_next(struct extents *extents)
-{
-	uint64_t offset;
-
-	if (!extents_alloc(extents, 64, &offset) && !extents_free(extents, 8, 8))
-		extents_free(extents, 4, 5);
-}
-
-static void free_past_the_end(struct extents *extents)
-{
-	uint64_t offset;
-
-	if (!extents_alloc(extents, 64, &offset))
-		extents_free(extents, 63, 2);
+	signal(SIGABRT, _exit);
+	if (!freopen("/dev/null", "w", stderr) ||
+	    (freed[0][1] && extents_alloc(extents, 64, &offset)))
+		return CHILD_WRONG;
+	for (unsigned i = !freed[0][1]; i < 2; i++)
+		extents_free(extents, freed[i][0], freed[i][1]);
+	return CHILD_OK;
 }
 
 TEST(extents_assert_against_freeing_twice)
 {
-	assert_aborts(free_what_is_free);
-	assert_aborts(free_twice);
-	assert_aborts(free_into_the_next);
-	assert_aborts(free_past_the_end);
+	/* What is free; twice; into the next one; past the end. */
+	static uint64_t freed[][2][2] = {
+		{{0, 0}, {8, 1}}, {{8, 8}, {15, 2}}, {{8, 8}, {4, 5}}, {{0, 1}, {63, 2}}};
+
+#ifdef LIBRARY_UNASSERTED
+	skip();
+#endif
+	for (size_t i = 0; i < COUNT(freed); i++)
+		assert_int_equal(in_child(free_extents, freed[i]), SIGABRT);
 }
 
 /* ---- Latencies ---- */
@@ -283,7 +234,7 @@ static int compare_ns(const void *a, const void *b)
 {
 	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
 
-	return x < y ? -1 : x > y;
+	return (x > y) - (x < y);
 }
 
 /* A value of a random magnitude, so that every group of buckets is used; also 0 and UINT64_MAX. */
@@ -321,7 +272,7 @@ TEST(latency_percentiles_are_within_a_64th)
 	assert_int_equal(latency->count, N);
 	assert_int_equal(latency->min_ns, 0);
 	assert_true(latency->max_ns == UINT64_MAX);
-	for (size_t i = 0; i < LENGTH(percentiles); i++) {
+	for (size_t i = 0; i < COUNT(percentiles); i++) {
 		/* N is a multiple of 10000, so the rank is an integer. */
 		uint64_t rank = (uint64_t)(percentiles[i] * 100 + 0.5) * N / 10000;
 		uint64_t exact = values[rank ? rank - 1 : 0];
@@ -434,8 +385,8 @@ TEST(the_nearest_name_differs_by_a_few_letters)
 		{"a_name_that_is_longer_than_any_of_the_known_names_is", NULL},
 	};
 
-	for (size_t i = 0; i < LENGTH(cases); i++) {
-		const char *nearest = nearest_name(cases[i].text, names, LENGTH(names));
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		const char *nearest = nearest_name(cases[i].text, names, COUNT(names));
 
 		if (cases[i].nearest ? !nearest || strcmp(nearest, cases[i].nearest) : !!nearest)
 			fail_msg("%s is nearest to %s", cases[i].text, nearest ? nearest : "none");
@@ -452,7 +403,7 @@ TEST(the_text_of_a_shape_has_its_dimensions_or_the_first_ones)
 	assert_string_equal(shape_text(shape, 0, text), "[]");
 	assert_string_equal(shape_text(shape, 2, text), "[2, 3]");
 	assert_string_equal(shape_text(shape, 3, text), "[2, 3, 0]");
-	for (size_t i = 0; i < LENGTH(shape); i++)
+	for (size_t i = 0; i < COUNT(shape); i++)
 		shape[i] = UINT64_MAX - (i > 2);
 	assert_string_equal(shape_text(shape, 4, text),
 			    "[18446744073709551615, 18446744073709551615, 18446744073709551615, "
@@ -464,32 +415,21 @@ TEST(the_text_of_a_shape_has_its_dimensions_or_the_first_ones)
 
 /* ---- Memory ---- */
 
-static uint64_t transparent_huge_bytes(void)
-{
-	FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "r");
-	unsigned long long nbytes = 0;
-
-	if (file) {
-		if (fscanf(file, "%llu", &nbytes) != 1)
-			nbytes = 0;
-		fclose(file);
-	}
-	return nbytes ? nbytes : page_bytes();
-}
-
 TEST(memory_begins_with_a_huge_page_and_ends_with_a_page)
 {
 	const uint64_t sizes[] = {1, page_bytes(), page_bytes() + 1, ((uint64_t)4 << 20) + 1};
+	const uint64_t huge = file_number("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", "",
+					  page_bytes());
 
 	assert_int_equal(page_bytes(), sysconf(_SC_PAGESIZE));
-	for (size_t i = 0; i < LENGTH(sizes); i++) {
+	for (size_t i = 0; i < COUNT(sizes); i++) {
 		uint64_t nbytes = round_to_pages(sizes[i]);
 		unsigned char in_core;
 		char *data = huge_map(sizes[i], NULL);
 
 		assert_non_null(data);
 		assert_true(nbytes >= sizes[i] && nbytes < sizes[i] + page_bytes());
-		assert_int_equal((uintptr_t)data % transparent_huge_bytes(), 0);
+		assert_int_equal((uintptr_t)data % huge, 0);
 		for (uint64_t at = 0; at < nbytes; at++)
 			assert_int_equal(data[at], 0);
 		memset(data, 1, nbytes);

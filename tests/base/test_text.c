@@ -3,12 +3,7 @@
 #include "base/error.h"
 #include "base/json/write.h"
 #include "base/text.h"
-#include "support/tests.h"
-
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "support/support.h"
 
 static const struct {
 	const char *from, *visible;
@@ -28,7 +23,7 @@ TEST(control_characters_are_visible)
 {
 	char buffer[64];
 
-	for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++)
+	for (size_t i = 0; i < COUNT(texts); i++)
 		assert_string_equal(
 			visible_text(texts[i].from, strlen(texts[i].from), buffer, sizeof(buffer)),
 			texts[i].visible);

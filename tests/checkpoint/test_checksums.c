@@ -4,19 +4,9 @@
  * files, or with those of their first read; files of checksums that are wrong, or of other files,
  * are refused.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include "checkpoint/weights_fixture.h"
-#include "support/support.h"
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 ONE_ENGINE
@@ -53,11 +43,11 @@ static void write_sums(const char *to, uint64_t nbytes, size_t without)
 	free(data);
 }
 
-static uint64_t file_bytes(void)
+static uint64_t bytes_of(const char *file)
 {
 	struct stat status;
 
-	assert_int_equal(stat(path, &status), 0);
+	assert_int_equal(stat(file, &status), 0);
 	return (uint64_t)status.st_size;
 }
 
@@ -68,7 +58,7 @@ static void make(bool verify)
 	path = path_in(f->paths[0], "model.safetensors");
 	sums = path_in(f->paths[0], "model.safetensors.checksums");
 	weights_make(path, lengths, 0, N, PADDED);
-	write_sums(sums, file_bytes(), N);
+	write_sums(sums, bytes_of(path), N);
 }
 
 static int open_from(const char *checksums)
@@ -93,20 +83,15 @@ static void flip_last(size_t tensor)
 {
 	uint64_t at = 8 + PADDED - 1;
 	struct stat status;
-	unsigned char byte;
-	int fd = open(path, O_RDWR | O_CLOEXEC);
 
 	for (size_t i = 0; i <= tensor; i++)
 		at += lengths[i];
-	assert_true(fd >= 0);
-	assert_int_equal(fstat(fd, &status), 0);
-	assert_int_equal(pread(fd, &byte, 1, (off_t)at), 1);
-	byte ^= 1;
-	assert_int_equal(pwrite(fd, &byte, 1, (off_t)at), 1);
+	assert_int_equal(stat(path, &status), 0);
+	flip(path, (off_t)at, 1);
 	assert_int_equal(
-		futimens(fd, (const struct timespec[2]){{.tv_nsec = UTIME_OMIT}, status.st_mtim}),
+		utimensat(AT_FDCWD, path,
+			  (const struct timespec[2]){{.tv_nsec = UTIME_OMIT}, status.st_mtim}, 0),
 		0);
-	close(fd);
 }
 
 static bool has_checksum(size_t tensor)
@@ -169,7 +154,7 @@ TEST(checksums_lie_in_another_directory_or_are_left_out)
 	OK(f, open_from(NULL));
 	OK(f, read_one(t[2]));
 	fixture_shut(f);
-	write_sums(sums, file_bytes(), N);
+	write_sums(sums, bytes_of(path), N);
 	OK(f, open_from(""));
 	OK(f, read_one(t[2]));
 }
@@ -243,15 +228,15 @@ TEST(checksums_of_another_form_or_of_other_files_are_refused_with_a_remedy)
 		snprintf(text, sizeof(text),
 			 "{\"format\": \"nvswap checksums 1\", \"bytes\": %" PRIu64
 			 ", \"xxh3\": {\"t0\": %s}}",
-			 file_bytes(), sum[i]);
+			 bytes_of(path), sum[i]);
 		write_text(sums, text);
 		assert_int_equal(open_from(NULL), -EINVAL);
 		assert_string_equal(f->error.subject, "t0");
 		assert_says(f->error.text, sums);
 	}
-	write_sums(sums, file_bytes() + 1, N);
+	write_sums(sums, bytes_of(path) + 1, N);
 	expect_error(f, open_from(NULL), -ESTALE, "nvswap store checksum");
-	write_sums(sums, file_bytes(), 3);
+	write_sums(sums, bytes_of(path), 3);
 	assert_int_equal(open_from(NULL), -ESTALE);
 	assert_string_equal(f->error.subject, "t3");
 	assert_says(f->error.text, "nvswap store checksum");
@@ -262,21 +247,16 @@ TEST(checksums_of_another_form_or_of_other_files_are_refused_with_a_remedy)
 
 TEST(damaged_checksums_are_refused_or_read_as_they_say)
 {
-	uint64_t seed = seed_of_run();
+	uint64_t seed = seed_of_run(), nbytes;
 	unsigned opened = 0, differed = 0;
 
 	make(true);
+	nbytes = bytes_of(sums);
 	for (int i = 0; i < 500; i++) {
-		int fd = open(sums, O_RDWR | O_CLOEXEC);
-		unsigned char byte = (unsigned char)below(&seed, 256), was;
-		struct stat status;
-		off_t at;
+		off_t at = (off_t)below(&seed, nbytes);
+		uint8_t bits = (uint8_t)below(&seed, 256);
 
-		assert_true(fd >= 0);
-		assert_int_equal(fstat(fd, &status), 0);
-		at = (off_t)below(&seed, (uint64_t)status.st_size);
-		assert_int_equal(pread(fd, &was, 1, at), 1);
-		assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+		flip(sums, at, bits);
 		if (!open_from(NULL)) {
 			opened++;
 			for (size_t k = 0; k < N; k++) {
@@ -289,8 +269,7 @@ TEST(damaged_checksums_are_refused_or_read_as_they_say)
 		} else {
 			assert_true(*f->error.text);
 		}
-		assert_int_equal(pwrite(fd, &was, 1, at), 1);
-		close(fd);
+		flip(sums, at, bits);
 	}
 	print_message("%u of 500 opened, %u tensors differed\n", opened, differed);
 	assert_true(opened < 250 && differed <= opened);

@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Headers of .safetensors files that the format's own reader takes, and what is told of them. */
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "checkpoint/weights_fixture.h"
-#include "nvswap.h"
-#include "support/support.h"
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
+
+ONE_ENGINE
 
 static struct nvs_error error = {.size = sizeof(error)};
 
@@ -24,6 +19,13 @@ static struct nvs_checkpoint *open_header(const char *header, size_t nbytes)
 	weights_file(path, header, 0, data, nbytes);
 	SUCCEEDS(nvs_checkpoint_open(&checkpoint, path, &error), &error);
 	return checkpoint;
+}
+
+static void holds(struct nvs_tensor *tensor, const char *data, size_t nbytes)
+{
+	tensors_pin(f, &tensor, 1);
+	assert_memory_equal(nvs_tensor_data(tensor), data, nbytes);
+	OK(f, sole_release(f->engine, &tensor, 1, NVS_CLEAN, &f->error));
 }
 
 #define A "\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}"
@@ -110,31 +112,20 @@ TEST(names_that_nvswap_cannot_have_leave_the_other_tensors_usable)
 		16);
 	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
 	struct nvs_checkpoint_item item = {.size = sizeof(item), .name = "a"};
-	char data[4];
-	struct fixture f;
 
 	assert_int_equal(nvs_checkpoint_count(checkpoint), 1);
 	assert_int_equal(nvs_checkpoint_get(checkpoint, 0, &tensor), 0);
 	assert_string_equal(tensor.name, "c");
-	OPEN(&f, .pool_bytes = MIB);
-	item.tensor = tensor_add(&f, "c", 4);
-	FAILS(&f, -ENOENT,
+	OPEN(f, .pool_bytes = MIB);
+	item.tensor = tensor_add(f, "c", 4);
+	FAILS(f, -ENOENT,
 	      "tensor a can't be read: its name has no bytes, more than those allowed, or a "
 	      "NUL",
 	      nvs_checkpoint_import, checkpoint, &item, 1);
 	item.name = NULL;
-	OK(&f, nvs_checkpoint_import(f.engine, checkpoint, &item, 1, &f.error));
-	OK(&f,
-	   nvs_tensor_read(f.engine,
-			   &(const struct nvs_tensor_range){.size = sizeof(struct nvs_tensor_range),
-							    .tensor = item.tensor,
-							    .nbytes = 4,
-							    .data = data},
-			   1, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, &item.tensor, 1, 0, -1, &f.error));
-	assert_memory_equal(data, "cdef", 4);
+	OK(f, nvs_checkpoint_import(f->engine, checkpoint, &item, 1, &f->error));
+	holds(item.tensor, "cdef", 4);
 	nvs_checkpoint_close(checkpoint);
-	fixture_close(&f);
 }
 
 /* A store has elements of whole bytes. */
@@ -143,16 +134,10 @@ TEST(packed_elements_are_imported_as_bytes)
 	struct nvs_checkpoint *checkpoint = open_header(
 		"{\"t\":{\"dtype\":\"F4\",\"shape\":[32],\"data_offsets\":[0,16]}}", 16);
 	struct nvs_checkpoint_item item = {.size = sizeof(item)};
-	struct fixture f;
-	uint64_t pin;
 
-	OPEN(&f, .pool_bytes = MIB);
-	item.tensor = tensor_add(&f, "t", 16);
-	OK(&f, nvs_checkpoint_import(f.engine, checkpoint, &item, 1, &f.error));
-	OK(&f, nvs_tensor_swap_in(f.engine, &item.tensor, 1, -1, &pin, &f.error));
-	OK(&f, nvs_tensor_wait(f.engine, &item.tensor, 1, pin, -1, &f.error));
-	assert_memory_equal(nvs_tensor_data(item.tensor), "0123456789abcdef", 16);
-	OK(&f, nvs_tensor_release(f.engine, &item.tensor, 1, pin, NVS_CLEAN, &f.error));
+	OPEN(f, .pool_bytes = MIB);
+	item.tensor = tensor_add(f, "t", 16);
+	OK(f, nvs_checkpoint_import(f->engine, checkpoint, &item, 1, &f->error));
+	holds(item.tensor, "0123456789abcdef", 16);
 	nvs_checkpoint_close(checkpoint);
-	fixture_close(&f);
 }

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* All state of an optimizer to .safetensors and .pt files and back. */
-#include <errno.h>
-#include <stdlib.h>
-
-#include "checkpoint/damage.h"
+#include "checkpoint/weights_fixture.h"
 #include "optim/optim_fixture.h"
 #include "support/inject.h"
 #include "support/support.h"
-#include "support/tests.h"
 
 static const struct group groups[] = {
 	{"embed", 100000, NVS_F32}, {"layers", 300001, NVS_BF16}, {"head", 7, NVS_F16}};
@@ -351,12 +347,9 @@ TEST(the_number_of_steps_is_any_whole_number_of_the_dictionary)
 	const char *path = export_after(&optim, 4, "state.pt", 0);
 	const char *directory = temp_directory(), *read = path_in(directory, "step.py");
 	const char *copy = path_in(directory, "copy.pt");
-	FILE *file = fopen(read, "w");
 
 	optim_close(&optim);
-	assert_non_null(file);
-	fputs(script, file);
-	assert_int_equal(fclose(file), 0);
+	write_text(read, script);
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		char command[1024];
 		uint64_t step;
@@ -372,18 +365,6 @@ TEST(the_number_of_steps_is_any_whole_number_of_the_dictionary)
 			DONE(&other, rc);
 		assert_true(step == cases[i].count);
 	}
-}
-
-TEST(a_file_for_torch_has_no_shards)
-{
-	const struct nvs_checkpoint_options shards = {.size = sizeof(shards), .shard_bytes = 4096};
-	const char *directory = temp_directory(), *path = path_in(directory, "state.pt");
-
-	optim_begin(&optim, groups, COUNT(groups));
-	REFUSED(&optim,
-		nvs_checkpoint_export_optimizer(optim.optimizer, path, &shards, &optim.error),
-		-EINVAL, "no shards");
-	assert_int_equal(entries_of(directory), 0);
 }
 
 /* Takes a step when the first file is made. */

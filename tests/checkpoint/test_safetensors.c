@@ -3,21 +3,13 @@
  * Tensors of an engine to .safetensors files and back; python reads the files in
  * test_safetensors_files.py.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/file.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
-#include "checkpoint/damage.h"
+#include "checkpoint/weights_fixture.h"
 #include "support/inject.h"
-#include "support/support.h"
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 #define N 12u
@@ -25,23 +17,29 @@
 static const uint64_t sizes[N] = {4096, 1,	0,	65536, 4097,  1048576,
 				  511,	131072, 300000, 8192,  12288, 2 * MIB};
 
+ONE_ENGINE
+
 static struct {
-	struct fixture f;
 	const char *directory, *path;
 	struct nvs_tensor *t[N];
 	struct nvs_checkpoint_item items[N];
 } w;
 
+static void write_all(uint64_t seed)
+{
+	for (unsigned i = 0; i < N; i++)
+		tensor_write(f, w.t[i], i + seed);
+}
+
 static int begin_in(const char *directory)
 {
 	memset(&w, 0, sizeof(w));
-	OPEN(&w.f, .pool_bytes = 4 * MIB, .max_in_cpu = NONE_STAYS);
-	tensors_add(&w.f, "layer.", sizes, N, w.t);
-	for (unsigned i = 0; i < N; i++) {
-		tensor_write(&w.f, w.t[i], i + 1);
+	OPEN(f, .pool_bytes = 4 * MIB, .max_in_cpu = NONE_STAYS);
+	tensors_add(f, "layer.", sizes, N, w.t);
+	for (unsigned i = 0; i < N; i++)
 		w.items[i] = (struct nvs_checkpoint_item){.size = sizeof(w.items[i]),
 							  .tensor = w.t[i]};
-	}
+	write_all(1);
 	w.directory = directory;
 	w.path = path_in(w.directory, "model.safetensors");
 	return 0;
@@ -62,38 +60,21 @@ static int begin_in_memory(void **state)
 	return begin_in(memory ? memory : temp_directory());
 }
 
-static int end(void **state)
-{
-	fixture_close(&w.f);
-	return cleanup(state);
-}
-
-EACH_TEST(begin, end)
-
-static void write_all(uint64_t seed)
-{
-	for (unsigned i = 0; i < N; i++)
-		tensor_write(&w.f, w.t[i], i + seed);
-}
-
-static void change_all(void)
-{
-	write_all(100);
-}
+EACH_TEST(begin, cleanup)
 
 static void compare_all(uint64_t seed)
 {
 	for (unsigned i = 0; i < N; i++)
-		tensor_compare(&w.f, w.t[i], i + seed);
+		tensor_compare(f, w.t[i], i + seed);
 }
 
 static int import_from(const char *path)
 {
 	struct nvs_checkpoint *checkpoint;
-	int rc = nvs_checkpoint_open(&checkpoint, path, &w.f.error);
+	int rc = nvs_checkpoint_open(&checkpoint, path, &f->error);
 
 	if (!rc)
-		rc = nvs_checkpoint_import(w.f.engine, checkpoint, w.items, N, &w.f.error);
+		rc = nvs_checkpoint_import(f->engine, checkpoint, w.items, N, &f->error);
 	nvs_checkpoint_close(checkpoint);
 	return rc;
 }
@@ -103,19 +84,19 @@ static int export_to(uint64_t shard_bytes)
 	const struct nvs_checkpoint_options options = {.size = sizeof(options),
 						       .shard_bytes = shard_bytes};
 
-	return nvs_checkpoint_export(w.f.engine, w.items, N, w.path, &options, &w.f.error);
+	return nvs_checkpoint_export(f->engine, w.items, N, w.path, &options, &f->error);
 }
 
 TEST(what_was_exported_is_imported)
 {
 	struct stat status;
 
-	OK(&w.f, export_to(0));
+	OK(f, export_to(0));
 	assert_int_equal(entries_of(w.directory), 1);
 	assert_int_equal(stat(w.path, &status), 0);
 	assert_int_equal(status.st_mode & 0777, 0600);
-	change_all();
-	OK(&w.f, import_from(w.path));
+	write_all(100);
+	OK(f, import_from(w.path));
 	compare_all(1);
 }
 
@@ -124,15 +105,15 @@ TEST(shards_have_at_most_their_bytes_and_an_index)
 	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
 	struct nvs_checkpoint *checkpoint;
 
-	OK(&w.f, export_to(MIB));
+	OK(f, export_to(MIB));
 	assert_int_equal(entries_of(w.directory), 5);
-	OK(&w.f, nvs_checkpoint_open(&checkpoint, w.path, &w.f.error));
+	OK(f, nvs_checkpoint_open(&checkpoint, w.path, &f->error));
 	assert_int_equal(nvs_checkpoint_count(checkpoint), N);
-	OK(&w.f, nvs_checkpoint_get(checkpoint, 0, &tensor));
+	OK(f, nvs_checkpoint_get(checkpoint, 0, &tensor));
 	assert_says(tensor.path, "model-00001-of-00004.safetensors");
 	nvs_checkpoint_close(checkpoint);
-	change_all();
-	OK(&w.f, import_from(path_in(w.directory, "model.safetensors.index.json")));
+	write_all(100);
+	OK(f, import_from(path_in(w.directory, "model.safetensors.index.json")));
 	compare_all(1);
 }
 
@@ -146,12 +127,12 @@ TEST(shards_and_a_single_file_replace_each_other)
 
 	for (size_t i = 0; i < COUNT(ways); i++) {
 		write_all(1);
-		OK(&w.f, export_to(ways[i].old));
-		change_all();
-		OK(&w.f, export_to(ways[i].new));
+		OK(f, export_to(ways[i].old));
+		write_all(100);
+		OK(f, export_to(ways[i].new));
 		assert_int_equal(entries_of(w.directory), ways[i].files);
 		write_all(1);
-		OK(&w.f, import_from(w.path));
+		OK(f, import_from(w.path));
 		compare_all(100);
 	}
 }
@@ -164,13 +145,13 @@ TEST(a_shape_must_be_that_of_the_tensor)
 
 	w.items[0].ndim = 2;
 	w.items[0].shape = wrong;
-	expect_error(&w.f, export_to(0), -EINVAL, "4032 elements");
+	expect_error(f, export_to(0), -EINVAL, "4032 elements");
 	w.items[0].shape = huge;
-	expect_error(&w.f, export_to(0), -EINVAL, "64 bits");
+	expect_error(f, export_to(0), -EINVAL, "64 bits");
 	w.items[0].shape = shape;
-	OK(&w.f, export_to(0));
-	OK(&w.f, nvs_checkpoint_open(&checkpoint, w.path, &w.f.error));
-	OK(&w.f, nvs_checkpoint_get(checkpoint, 0, &tensor));
+	OK(f, export_to(0));
+	OK(f, nvs_checkpoint_open(&checkpoint, w.path, &f->error));
+	OK(f, nvs_checkpoint_get(checkpoint, 0, &tensor));
 	assert_int_equal(tensor.ndim, 2);
 	assert_int_equal(tensor.shape[1], 64);
 	assert_int_equal(nvs_checkpoint_get(checkpoint, N, &tensor), -ENOENT);
@@ -201,15 +182,15 @@ TEST(a_tensor_is_exported_with_its_own_shape)
 	struct nvs_checkpoint *checkpoint;
 	struct nvs_tensor *t[2];
 
-	OK(&w.f, nvs_tensor_register(w.f.engine, specs, 2, t, &w.f.error));
+	OK(f, nvs_tensor_register(f->engine, specs, 2, t, &f->error));
 	for (unsigned i = 0; i < 2; i++)
-		tensor_write(&w.f, t[i], 1);
+		tensor_write(f, t[i], 1);
 	for (unsigned i = 0; i < 3; i++)
 		items[i].tensor = t[i % 2];
-	OK(&w.f, nvs_checkpoint_export(w.f.engine, items, 3, w.path, NULL, &w.f.error));
-	OK(&w.f, nvs_checkpoint_open(&checkpoint, w.path, &w.f.error));
+	OK(f, nvs_checkpoint_export(f->engine, items, 3, w.path, NULL, &f->error));
+	OK(f, nvs_checkpoint_open(&checkpoint, w.path, &f->error));
 	for (unsigned i = 0; i < 3; i++) {
-		OK(&w.f, nvs_checkpoint_get(checkpoint, i, &tensor));
+		OK(f, nvs_checkpoint_get(checkpoint, i, &tensor));
 		assert_int_equal(tensor.ndim, wanted[i]->ndim);
 		assert_memory_equal(tensor.shape, wanted[i]->shape, 8 * tensor.ndim);
 	}
@@ -229,8 +210,8 @@ static int import_m(const struct nvs_checkpoint *checkpoint, const char *name,
 	struct nvs_checkpoint_item item = {.size = sizeof(item), .name = "m", .shape = of_item};
 
 	item.ndim = of_item ? 2 : 0;
-	OK(&w.f, nvs_tensor_register(w.f.engine, &spec, 1, &item.tensor, &w.f.error));
-	return nvs_checkpoint_import(w.f.engine, checkpoint, &item, 1, &w.f.error);
+	OK(f, nvs_tensor_register(f->engine, &spec, 1, &item.tensor, &f->error));
+	return nvs_checkpoint_import(f->engine, checkpoint, &item, 1, &f->error);
 }
 
 TEST(a_tensor_of_another_shape_is_not_imported)
@@ -245,52 +226,51 @@ TEST(a_tensor_of_another_shape_is_not_imported)
 	struct nvs_checkpoint_item item = {.size = sizeof(item)};
 	struct nvs_checkpoint *checkpoint;
 
-	OK(&w.f, nvs_tensor_register(w.f.engine, &spec, 1, &item.tensor, &w.f.error));
-	tensor_write(&w.f, item.tensor, 1);
-	OK(&w.f, nvs_checkpoint_export(w.f.engine, &item, 1, w.path, NULL, &w.f.error));
-	OK(&w.f, nvs_checkpoint_open(&checkpoint, w.path, &w.f.error));
-	expect_error(&w.f, import_m(checkpoint, "wide", wide, 2, NULL), -ESTALE,
+	OK(f, nvs_tensor_register(f->engine, &spec, 1, &item.tensor, &f->error));
+	tensor_write(f, item.tensor, 1);
+	OK(f, nvs_checkpoint_export(f->engine, &item, 1, w.path, NULL, &f->error));
+	OK(f, nvs_checkpoint_open(&checkpoint, w.path, &f->error));
+	expect_error(f, import_m(checkpoint, "wide", wide, 2, NULL), -ESTALE,
 		     "m has the shape [4, 3] there, and [3, 4] here");
-	expect_error(&w.f, import_m(checkpoint, "deep", deep, 3, NULL), -ESTALE, "[4, 3, 1]");
-	expect_error(&w.f, import_m(checkpoint, "turned", tall, 2, wide), -ESTALE, "[3, 4]");
-	OK(&w.f, import_m(checkpoint, "same", tall, 2, NULL));
-	OK(&w.f, import_m(checkpoint, "by numel", NULL, 0, NULL));
-	OK(&w.f, import_m(checkpoint, "as the item", wide, 2, tall));
+	expect_error(f, import_m(checkpoint, "deep", deep, 3, NULL), -ESTALE, "[4, 3, 1]");
+	expect_error(f, import_m(checkpoint, "turned", tall, 2, wide), -ESTALE, "[3, 4]");
+	OK(f, import_m(checkpoint, "same", tall, 2, NULL));
+	OK(f, import_m(checkpoint, "by numel", NULL, 0, NULL));
+	OK(f, import_m(checkpoint, "as the item", wide, 2, tall));
 	nvs_checkpoint_close(checkpoint);
 }
 
 TEST(names_are_unique_and_utf8)
 {
 	w.items[3].name = "layer.5";
-	expect_error(&w.f, export_to(0), -EINVAL, "two tensors have the name layer.5");
+	expect_error(f, export_to(0), -EINVAL, "two tensors have the name layer.5");
 	w.items[3].name = "\xff";
-	expect_error(&w.f, export_to(0), -EINVAL, "not UTF-8");
+	expect_error(f, export_to(0), -EINVAL, "not UTF-8");
 	w.items[3].name = "__metadata__";
-	expect_error(&w.f, export_to(0), -EINVAL, "can't be named");
+	expect_error(f, export_to(0), -EINVAL, "can't be named");
 	assert_int_equal(entries_of(w.directory), 0);
 }
 
 TEST(what_the_checkpoint_lacks_is_refused_before_anything_is_read)
 {
-	OK(&w.f, export_to(0));
-	change_all();
+	OK(f, export_to(0));
+	write_all(100);
 	w.items[N - 1].name = "other";
-	expect_error(&w.f, import_from(w.path), -ENOENT, "model.safetensors: no tensor other");
+	expect_error(f, import_from(w.path), -ENOENT, "model.safetensors: no tensor other");
 	w.items[N - 1].name = "layer.0";
-	expect_error(&w.f, import_from(w.path), -ESTALE, "model.safetensors: tensor layer.0 has");
+	expect_error(f, import_from(w.path), -ESTALE, "model.safetensors: tensor layer.0 has");
 	w.items[N - 1].name = NULL;
 	compare_all(100);
 }
 
 TEST(a_second_writer_is_refused)
 {
-	int fd;
+	int fd = open(path_in(w.directory, "model.safetensors.partial"), O_RDWR | O_CREAT, 0600);
 
-	fd = open(path_in(w.directory, "model.safetensors.partial"), O_RDWR | O_CREAT, 0600);
 	assert_int_equal(flock(fd, LOCK_EX), 0);
-	expect_error(&w.f, export_to(0), -EBUSY, "another process");
+	expect_error(f, export_to(0), -EBUSY, "another process");
 	close(fd);
-	OK(&w.f, export_to(0));
+	OK(f, export_to(0));
 	assert_int_equal(entries_of(w.directory), 1);
 }
 
@@ -304,10 +284,9 @@ struct rival {
 static void *export_shards(void *arg)
 {
 	const struct nvs_checkpoint_options options = {.size = sizeof(options), .shard_bytes = MIB};
-	struct nvs_error error = {.size = sizeof(error)};
 	struct rival *rival = arg;
 
-	rival->rc = nvs_checkpoint_export(w.f.engine, w.items, N, w.path, &options, &error);
+	rival->rc = nvs_checkpoint_export(f->engine, w.items, N, w.path, &options, NULL);
 	return NULL;
 }
 
@@ -332,24 +311,23 @@ TEST(of_two_forms_written_at_once_one_stays)
 	struct inject_observer observer = {.arg = &rival, .before_name = start_rival};
 
 	inject_observe(&observer);
-	OK(&w.f, export_to(0));
+	OK(f, export_to(0));
 	if (!rival.ended)
 		pthread_join(rival.thread, NULL);
 	inject_observe(NULL);
 	assert_true(rival.started);
 	assert_int_equal(rival.rc, 0);
 	assert_int_equal(entries_of(w.directory), 5);
-	OK(&w.f, import_from(path_in(w.directory, "model.safetensors.index.json")));
+	OK(f, import_from(path_in(w.directory, "model.safetensors.index.json")));
 }
 
 TEST(a_planted_link_is_not_followed)
 {
-	const char *victim;
+	const char *victim = path_in(w.directory, "victim");
 
-	victim = path_in(w.directory, "victim");
-	close(open(victim, O_RDWR | O_CREAT, 0600));
+	write_text(victim, "");
 	assert_int_equal(symlink(victim, path_in(w.directory, "model.safetensors.partial")), 0);
-	expect_error(&w.f, export_to(0), -ELOOP, "model.safetensors.partial");
+	expect_error(f, export_to(0), -ELOOP, "model.safetensors.partial");
 }
 
 /* Whether the first tensor is as that seed's. */
@@ -358,20 +336,20 @@ static bool filled_as(uint64_t seed)
 	uint64_t pin;
 	bool is;
 
-	OK(&w.f, nvs_tensor_swap_in(w.f.engine, &w.t[0], 1, -1, &pin, &w.f.error));
-	OK(&w.f, nvs_tensor_wait(w.f.engine, &w.t[0], 1, pin, -1, &w.f.error));
+	OK(f, nvs_tensor_swap_in(f->engine, &w.t[0], 1, -1, &pin, &f->error));
+	OK(f, nvs_tensor_wait(f->engine, &w.t[0], 1, pin, -1, &f->error));
 	is = filled(nvs_tensor_data(w.t[0]), sizes[0], seed);
-	OK(&w.f, nvs_tensor_release(w.f.engine, &w.t[0], 1, pin, NVS_CLEAN, &w.f.error));
+	OK(f, nvs_tensor_release(f->engine, &w.t[0], 1, pin, NVS_CLEAN, &f->error));
 	return is;
 }
 
 /* Every call that can fail does so once: the files are the old ones or the new ones, without a
  * rest. */
-TEST_WITH(each_failing_call_leaves_the_old_files_or_the_new, begin_in_memory, end)
+TEST_WITH(each_failing_call_leaves_the_old_files_or_the_new, begin_in_memory, cleanup)
 {
 	uint64_t failed = 1, stored = 1, seed = 100;
 
-	OK(&w.f, export_to(MIB));
+	OK(f, export_to(MIB));
 	for (uint64_t nth = 1; failed; nth += at_length(1, 3), seed = seed == 1 ? 100 : 1) {
 		unsigned files = inject_held().files;
 		int rc;
@@ -384,7 +362,7 @@ TEST_WITH(each_failing_call_leaves_the_old_files_or_the_new, begin_in_memory, en
 		assert_int_equal(inject_held().files, files);
 		if (!rc)
 			stored = seed;
-		OK(&w.f, import_from(w.path));
+		OK(f, import_from(w.path));
 		if (rc && seed != stored && filled_as(seed))
 			stored = seed; /* only the directory could not be synced */
 		compare_all(stored);
@@ -402,7 +380,7 @@ TEST(a_signal_while_space_is_reserved_ends_no_export)
 	write_all(1);
 	/* A file is emptied before. */
 	inject_fail(INJECT_SPACE, 2, 1, EINTR);
-	OK(&w.f, export_to(MIB));
+	OK(f, export_to(MIB));
 	inject_stop(&failed);
 	assert_int_equal(failed, 1);
 	assert_string_equal(inject_failed_call(), "fallocate");
@@ -414,7 +392,7 @@ static uint64_t seed_in(const char *path)
 	uint64_t seed;
 
 	write_all(50);
-	OK(&w.f, import_from(path));
+	OK(f, import_from(path));
 	seed = filled_as(1) ? 1 : 100;
 	compare_all(seed);
 	return seed;
@@ -430,7 +408,7 @@ static void fail_calls_of_replacing(uint64_t old_shard_bytes, uint64_t new_shard
 		int rc;
 
 		write_all(1);
-		OK(&w.f, export_to(old_shard_bytes));
+		OK(f, export_to(old_shard_bytes));
 		write_all(100);
 		inject_fail(INJECT_OPEN | INJECT_SYNC | INJECT_NAME, nth, 1, EIO);
 		rc = export_to(new_shard_bytes);
@@ -483,21 +461,21 @@ TEST(the_next_export_replaces_what_a_killed_one_has_left)
 	bool killed = true;
 	unsigned last;
 
-	OK(&w.f, export_to(MIB));
+	OK(f, export_to(MIB));
 	for (last = 1; killed; last++) {
 		killed = export_and_kill(last);
 		(void)seed_in(w.path); /* whole */
 		write_all(1);
-		OK(&w.f, export_to(MIB));
+		OK(f, export_to(MIB));
 		assert_int_equal(entries_of(w.directory), 5);
-		OK(&w.f, import_from(w.path));
+		OK(f, import_from(w.path));
 		compare_all(1);
 	}
 	assert_in_range(last, 10, 100);
 }
 
 TEST_WITH(a_failing_call_leaves_shards_or_a_single_file_or_the_form_that_replaces_it,
-	  begin_in_memory, end)
+	  begin_in_memory, cleanup)
 {
 	fail_calls_of_replacing(MIB, 0);
 	fail_calls_of_replacing(0, MIB);
@@ -550,7 +528,7 @@ TEST(the_old_form_is_removed_durably_once_the_new_one_is_durable)
 
 	inject_observe(&observer);
 	for (size_t i = 0; i < COUNT(shard_bytes); i++) {
-		OK(&w.f, export_to(shard_bytes[i]));
+		OK(f, export_to(shard_bytes[i]));
 		assert_false(names.renamed || names.removed);
 	}
 	inject_observe(NULL);
@@ -561,25 +539,17 @@ TEST(a_failed_import_leaves_nothing_pinned)
 {
 	struct inject_observer observer = {.before_open = truncate_before_reading};
 
-	OK(&w.f, export_to(0));
 	struct nvs_checkpoint *checkpoint;
 
-	OK(&w.f, nvs_checkpoint_open(&checkpoint, w.path, &w.f.error));
+	OK(f, export_to(0));
+	OK(f, nvs_checkpoint_open(&checkpoint, w.path, &f->error));
 	observer.arg = (void *)(uintptr_t)w.path;
 	inject_observe(&observer);
-	FAILS(&w.f, -ENODATA, "model.safetensors", nvs_checkpoint_import, checkpoint, w.items, N);
+	FAILS(f, -ENODATA, "model.safetensors", nvs_checkpoint_import, checkpoint, w.items, N);
 	inject_observe(NULL);
 	nvs_checkpoint_close(checkpoint);
 	for (unsigned i = 0; i < N; i++)
-		assert_int_equal(info_of(&w.f, w.t[i]).pins, 0);
-}
-
-/* Imports what was opened as `path` and then replaced; the tensors have their old contents. */
-static void refuse_stale(const struct nvs_checkpoint *checkpoint, const char *name)
-{
-	change_all();
-	FAILS(&w.f, -ESTALE, name, nvs_checkpoint_import, checkpoint, w.items, N);
-	compare_all(100);
+		assert_int_equal(info_of(f, w.t[i]).pins, 0);
 }
 
 /* Tensors of one size in another order, so that nothing but the file's identity differs. */
@@ -591,25 +561,25 @@ TEST(a_file_that_was_replaced_since_it_was_opened_is_not_imported)
 	struct nvs_checkpoint *checkpoint;
 	struct nvs_tensor *t[2];
 
-	tensors_add(&w.f, "twin.", sizes_of_two, 2, t);
+	tensors_add(f, "twin.", sizes_of_two, 2, t);
 	for (unsigned i = 0; i < 2; i++)
 		reversed[1 - i] = items[i] = (struct nvs_checkpoint_item){.size = sizeof(items[i]),
 									  .tensor = t[i]};
 	for (size_t i = 0; i < COUNT(names); i++) {
 		const char *path = path_in(w.directory, names[i]);
 
-		tensor_write(&w.f, t[0], 1);
-		tensor_write(&w.f, t[1], 2);
-		OK(&w.f, nvs_checkpoint_export(w.f.engine, items, 2, path, NULL, &w.f.error));
-		OK(&w.f, nvs_checkpoint_open(&checkpoint, path, &w.f.error));
-		OK(&w.f, nvs_checkpoint_export(w.f.engine, reversed, 2, path, NULL, &w.f.error));
-		tensor_write(&w.f, t[0], 3);
-		FAILS(&w.f, -ESTALE, names[i], nvs_checkpoint_import, checkpoint, items, 2);
-		tensor_compare(&w.f, t[0], 3);
+		tensor_write(f, t[0], 1);
+		tensor_write(f, t[1], 2);
+		OK(f, nvs_checkpoint_export(f->engine, items, 2, path, NULL, &f->error));
+		OK(f, nvs_checkpoint_open(&checkpoint, path, &f->error));
+		OK(f, nvs_checkpoint_export(f->engine, reversed, 2, path, NULL, &f->error));
+		tensor_write(f, t[0], 3);
+		FAILS(f, -ESTALE, names[i], nvs_checkpoint_import, checkpoint, items, 2);
+		tensor_compare(f, t[0], 3);
 		nvs_checkpoint_close(checkpoint);
-		OK(&w.f, nvs_checkpoint_open(&checkpoint, path, &w.f.error));
-		OK(&w.f, nvs_checkpoint_import(w.f.engine, checkpoint, items, 2, &w.f.error));
-		tensor_compare(&w.f, t[0], 1);
+		OK(f, nvs_checkpoint_open(&checkpoint, path, &f->error));
+		OK(f, nvs_checkpoint_import(f->engine, checkpoint, items, 2, &f->error));
+		tensor_compare(f, t[0], 1);
 		nvs_checkpoint_close(checkpoint);
 	}
 }
@@ -624,10 +594,12 @@ TEST(files_that_were_written_to_since_they_were_opened_are_not_imported)
 	for (size_t i = 0; i < COUNT(shard_bytes); i++) {
 		const char *path = path_in(w.directory, names[i]);
 
-		OK(&w.f, export_to(shard_bytes[i]));
-		OK(&w.f, nvs_checkpoint_open(&checkpoint, w.path, &w.f.error));
+		OK(f, export_to(shard_bytes[i]));
+		OK(f, nvs_checkpoint_open(&checkpoint, w.path, &f->error));
 		assert_int_equal(truncate(path, 100000), 0);
-		refuse_stale(checkpoint, names[i]);
+		write_all(100);
+		FAILS(f, -ESTALE, names[i], nvs_checkpoint_import, checkpoint, w.items, N);
+		compare_all(100);
 		nvs_checkpoint_close(checkpoint);
 	}
 }

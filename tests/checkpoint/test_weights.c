@@ -3,24 +3,14 @@
  * Engines of .safetensors files: tensors read where they lie, of any length at any offset; what
  * would write is refused; files that change, and file systems that can do less.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
 #include <limits.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mount.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "aio/aio.h"
 #include "base/json/read.h"
 #include "base/numbers.h"
 #include "checkpoint/weights_fixture.h"
 #include "support/inject.h"
-#include "support/support.h"
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
 #include "topo/topo.h"
 
@@ -216,25 +206,15 @@ TEST(a_tensor_is_read_in_whole_physical_blocks_and_by_an_io_for_each_block_size)
 TEST(small_tensors_that_lie_together_are_read_together)
 {
 	static struct nvs_tensor *small[SMALL];
-	char *header = calloc(1, SMALL * 80), *end = header, name[16], data[SMALL * 100];
+	uint64_t hundreds[SMALL];
 	struct nvs_engine_stats stats;
 
 	BEGIN(.pool_bytes = 4 * MIB, .max_in_cpu = NONE_STAYS);
-	for (size_t i = 0; i < SMALL; i++) {
-		end += sprintf(
-			end,
-			"%c\"s%zu\":{\"dtype\":\"U8\",\"shape\":[100],\"data_offsets\":[%zu,%zu]}",
-			i ? ',' : '{', i, i * 100, (i + 1) * 100);
-		fill(data + i * 100, 100, i);
-	}
-	strcpy(end, "}");
-	weights_file(path, header, 0, data, sizeof(data));
-	free(header);
-	OK(f, open_path(path));
-	for (size_t i = 0; i < SMALL; i++) {
-		snprintf(name, sizeof(name), "s%zu", i);
-		small[i] = nvs_tensor_find(f->engine, name);
-	}
+	for (size_t i = 0; i < SMALL; i++)
+		hundreds[i] = 100;
+	weights_make(path, hundreds, 0, SMALL, 0);
+	OK(f, nvs_engine_open_files(&f->engine, &f->config, &path, 1, NULL, &f->error));
+	weights_find(f->engine, small, SMALL);
 	tensors_pin(f, small, SMALL);
 	for (size_t i = 0; i < SMALL; i++)
 		assert_true(filled(nvs_tensor_data(small[i]), 100, i));
@@ -609,15 +589,13 @@ static const char *first, *second, *index_path;
 
 static void write_index(void)
 {
-	FILE *file = fopen(index_path, "we");
+	char text[1024], *at = stpcpy(text, "{\"metadata\":{},\"weight_map\":{");
 
-	assert_non_null(file);
-	fprintf(file, "{\"metadata\":{},\"weight_map\":{");
 	for (size_t i = 0; i < N; i++)
-		fprintf(file, "%s\"t%zu\":\"model-0000%d-of-00002.safetensors\"", i ? "," : "", i,
-			i < SPLIT ? 1 : 2);
-	fprintf(file, "}}");
-	assert_int_equal(fclose(file), 0);
+		at += sprintf(at, "%s\"t%zu\":\"model-0000%d-of-00002.safetensors\"", i ? "," : "",
+			      i, i < SPLIT ? 1 : 2);
+	strcpy(at, "}}");
+	write_text(index_path, text);
 }
 
 /* Two files with an index, in a folder. */
@@ -987,28 +965,19 @@ static unsigned damage(const char *damaged, const char *to_open, unsigned rounds
 	unsigned opened = 0;
 
 	for (unsigned round = 0; round < rounds; round++) {
-		FILE *file = fopen(damaged, "r+e");
-		int changes = 1 + (int)below(seed, 2), was[2];
-		uint64_t length;
-		long at[2];
+		int fd = open(damaged, O_RDWR | O_CLOEXEC), changes = 1 + (int)below(seed, 2);
+		uint64_t length = min_u64((uint64_t)lseek(fd, 0, SEEK_END), 600);
+		char was[2], now;
+		off_t at[2];
 
-		assert_int_equal(fseek(file, 0, SEEK_END), 0);
-		length = (uint64_t)ftell(file);
-		length = length < 600 ? length : 600;
 		for (int i = 0; i < changes; i++) {
-			bool digit;
-
-			at[i] = (long)below(seed, length);
-			assert_int_equal(fseek(file, at[i], SEEK_SET), 0);
-			was[i] = fgetc(file);
-			digit = was[i] >= '0' && was[i] <= '9';
-			assert_int_equal(fseek(file, at[i], SEEK_SET), 0);
-			fputc(digit	       ? '0' + (int)below(seed, 10)
-			      : below(seed, 2) ? (int)below(seed, 256)
-					       : " {}[],:\""[below(seed, 8)],
-			      file);
+			at[i] = (off_t)below(seed, length);
+			assert_int_equal(pread(fd, &was[i], 1, at[i]), 1);
+			now = (char)(was[i] >= '0' && was[i] <= '9' ? '0' + below(seed, 10)
+				     : below(seed, 2)		    ? below(seed, 256)
+						      : (uint64_t) " {}[],:\""[below(seed, 8)]);
+			assert_int_equal(pwrite(fd, &now, 1, at[i]), 1);
 		}
-		assert_int_equal(fclose(file), 0);
 		if (!open_path(to_open)) {
 			opened++;
 			for (size_t i = 0; i < N; i++)
@@ -1018,12 +987,9 @@ static unsigned damage(const char *damaged, const char *to_open, unsigned rounds
 		} else {
 			assert_true(*f->error.text);
 		}
-		file = fopen(damaged, "r+e");
-		for (int i = changes; i--;) {
-			assert_int_equal(fseek(file, at[i], SEEK_SET), 0);
-			fputc(was[i], file);
-		}
-		assert_int_equal(fclose(file), 0);
+		for (int i = changes; i--;)
+			assert_int_equal(pwrite(fd, &was[i], 1, at[i]), 1);
+		close(fd);
 	}
 	return opened;
 }

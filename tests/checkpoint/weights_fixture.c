@@ -2,12 +2,7 @@
 #include "checkpoint/weights_fixture.h"
 
 #include <endian.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "support/support.h"
 #include "swap/swap_fixture.h"
 
 void weights_file(const char *path, const char *header, size_t padded, const void *data,

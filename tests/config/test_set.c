@@ -66,7 +66,6 @@ TEST(values_are_written_as_in_the_file_or_shorter)
 	becomes("aio.block_size", "65536", "65536");
 	becomes("aio.block_size", "1M", "1048576");
 	becomes("aio.block_size", "64k", "65536");
-	becomes("aio.block_size", "1m", "1048576");
 	becomes("zero_optimization.sub_group_size", "1e8", "100000000");
 	becomes("zero_optimization.sub_group_size", "2G", "2147483648");
 	becomes("aio.single_submit", "true", "true");

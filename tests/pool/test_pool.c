@@ -1,34 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pool: leases of any length against a reference model, how full the pool gets before a lease
- * must wait, and its memory: locked as far as the limits allow, on huge pages if available.
+ * The pool: leases of any length against a reference model, and its memory: locked as far as the
+ * limits allow, on huge pages if available.
  */
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
+#include "base/files.h"
+#include "base/numbers.h"
 #include "pool/pool.h"
 #include "support/support.h"
-#include "support/tests.h"
 
 #define KIB 1024ull
 #define MIB (1024 * KIB)
 
-struct heard {
-	char text[1024];
-};
+#define HEARD_BYTES 1024
 
 static void hear(void *arg, enum nvs_log_level level, const char *text)
 {
-	struct heard *heard = arg;
-	size_t used = strlen(heard->text);
+	char *heard = arg;
+	size_t used = strlen(heard);
 
 	(void)level;
-	snprintf(heard->text + used, sizeof(heard->text) - used, "%s\n", text);
+	snprintf(heard + used, HEARD_BYTES - used, "%s\n", text);
 }
 
 static struct pool *open_pool(uint64_t nbytes, uint32_t unit)
@@ -75,7 +66,7 @@ static uint64_t longest_free(void)
 
 	for (unsigned i = 0; i < POOL_UNITS; i++) {
 		run = owners[i] ? 0 : run + 1;
-		longest = run > longest ? run : longest;
+		longest = max_u64(longest, run);
 	}
 	return longest;
 }
@@ -154,7 +145,7 @@ static void return_some(struct pool *pool, struct lease *lease, unsigned number,
 	}
 }
 
-TEST_WITH(leases_never_overlap_and_fit_any_free_run, NULL, cleanup)
+TEST(leases_never_overlap_and_fit_any_free_run)
 {
 	uint64_t random = random_seed(__func__), used_max = 0, refused = 0;
 	struct pool *pool = open_pool(POOL_UNITS * UNIT, UNIT);
@@ -169,7 +160,7 @@ TEST_WITH(leases_never_overlap_and_fit_any_free_run, NULL, cleanup)
 			return_some(pool, &leases[i], i + 1, &random);
 		else
 			refused += !lease_one(pool, &leases[i], i + 1, &random);
-		used_max = used_units() > used_max ? used_units() : used_max;
+		used_max = max_u64(used_max, used_units());
 		stats = stats_of(pool);
 		assert_int_equal(stats.used, used_units() * UNIT);
 		assert_int_equal(stats.used_max, used_max * UNIT);
@@ -184,7 +175,7 @@ TEST_WITH(leases_never_overlap_and_fit_any_free_run, NULL, cleanup)
 	pool_close(pool);
 }
 
-TEST_WITH(the_whole_pool_is_one_lease, NULL, cleanup)
+TEST(the_whole_pool_is_one_lease)
 {
 	struct pool *pool = open_pool(3 * MIB + 1, UNIT);
 	char *data;
@@ -206,53 +197,14 @@ TEST_WITH(the_whole_pool_is_one_lease, NULL, cleanup)
 	assert_ptr_equal(pool_lease(pool, 2 * UNIT + 1), data + 5 * UNIT);
 	pool_close(pool);
 	pool_close(NULL);
-}
-
-TEST_WITH(successive_leases_are_adjacent, NULL, cleanup)
-{
-	struct pool *pool = open_pool(MIB, UNIT);
-	char *a = pool_lease(pool, 1), *b = pool_lease(pool, UNIT), *c = pool_lease(pool, 9);
-
-	assert_ptr_equal(b, a + UNIT);
-	assert_ptr_equal(c, b + UNIT);
-	/* Free memory is reused from the lowest address. */
-	pool_release(pool, a, 1);
-	pool_release(pool, b, UNIT);
-	assert_ptr_equal(pool_lease(pool, 3 * UNIT), c + UNIT);
-	assert_ptr_equal(pool_lease(pool, 2 * UNIT), a);
-	pool_close(pool);
-}
-
-TEST_WITH(a_unit_longer_than_a_huge_page_is_backed_to_its_end, NULL, cleanup)
-{
-	struct pool *pool = open_pool(1, 8u << 20);
-	char *data = pool_lease(pool, 1);
-
+	/* A unit longer than a huge page is backed to its end. */
+	pool = open_pool(1, 8u << 20);
 	assert_int_equal(pool_bytes(pool), 8 * MIB);
-	assert_non_null(data);
-	memset(data, 1, 8 * MIB);
+	memset(pool_lease(pool, 1), 1, 8 * MIB);
 	pool_close(pool);
 }
 
-TEST_WITH(prepared_bookkeeping_suffices_for_that_many_runs, NULL, cleanup)
-{
-	const unsigned n = 20000;
-	struct pool *pool = open_pool(n * 2, 1);
-
-	assert_int_equal(pool_prepare(pool, n * 2), 0);
-	assert_non_null(pool_lease(pool, n * 2));
-	for (unsigned i = 0; i < n; i++)
-		pool_release(pool, (char *)pool_data(pool) + i * 2, 1);
-	assert_int_equal(stats_of(pool).used, n);
-	assert_int_equal(stats_of(pool).largest_free, 1);
-	assert_null(pool_lease(pool, 2));
-	for (unsigned i = 0; i < n; i++)
-		pool_release(pool, (char *)pool_data(pool) + i * 2 + 1, 1);
-	assert_int_equal(stats_of(pool).largest_free, n * 2);
-	pool_close(pool);
-}
-
-TEST_WITH(statistics_count_waits_and_the_use_at_the_first, NULL, cleanup)
+TEST(statistics_count_waits_and_the_use_at_the_first)
 {
 	struct pool *pool = open_pool(MIB, UNIT);
 	char *data = pool_lease(pool, 5 * UNIT);
@@ -268,116 +220,6 @@ TEST_WITH(statistics_count_waits_and_the_use_at_the_first, NULL, cleanup)
 	assert_int_equal(stats_of(pool).bytes, MIB);
 	assert_int_equal(stats_of(pool).numa_node, -1);
 	pool_close(pool);
-}
-
-/* ---- Llama-3.1-8B ---- */
-
-#define TENSORS 291u
-/* Divides all sizes: fractions of the pool stay the same, with less memory. */
-#define SCALE 512u
-
-static uint64_t model[TENSORS];
-
-static void read_model(void)
-{
-	FILE *file = fopen("bench/models/llama-3.1-8b.json", "re");
-	char line[512];
-	unsigned n = 0;
-
-	assert_non_null(file);
-	while (fgets(line, sizeof(line), file)) {
-		const char *offsets = strstr(line, "\"data_offsets\": [");
-		uint64_t begin, end;
-
-		if (!offsets ||
-		    sscanf(offsets, "\"data_offsets\": [%" SCNu64 ", %" SCNu64, &begin, &end) != 2)
-			continue;
-		assert_true(n < TENSORS && (end - begin) % SCALE == 0);
-		model[n++] = (end - begin) / SCALE;
-	}
-	fclose(file);
-	assert_int_equal(n, TENSORS);
-}
-
-/* Waits for tensors longer than this fraction of the pool are not counted; see below. */
-#define LONG_PART 0.06
-
-struct steps {
-	char *data[TENSORS];
-	unsigned oldest;	  /* oldest tensor in the pool; keeps counting over the steps */
-	double first, least, sum; /* used fraction of the pool when a lease must wait */
-	unsigned waits;
-};
-
-static void note_wait(struct steps *steps, struct pool *pool, uint64_t nbytes)
-{
-	struct nvs_pool_stats stats = stats_of(pool);
-	double part = (double)stats.used / (double)stats.bytes;
-
-	/* Before the first wait, no byte is lost to fragmentation. */
-	if (!stats.waits)
-		assert_true(stats.used + nbytes > stats.bytes);
-	pool_note_wait(pool);
-	if ((double)nbytes > LONG_PART * (double)stats.bytes)
-		return;
-	if (!steps->waits++)
-		steps->first = steps->least = part;
-	steps->least = part < steps->least ? part : steps->least;
-	steps->sum += part;
-}
-
-/* Evicts in the order of use. */
-static void swap_in(struct steps *steps, struct pool *pool, unsigned i)
-{
-	uint64_t nbytes = model[i % TENSORS];
-	char *data = pool_lease(pool, nbytes);
-
-	if (!data)
-		note_wait(steps, pool, nbytes);
-	while (!data) {
-		unsigned oldest = steps->oldest++ % TENSORS;
-
-		assert_true(steps->oldest <= i);
-		pool_release(pool, steps->data[oldest], model[oldest]);
-		data = pool_lease(pool, nbytes);
-	}
-	steps->data[i % TENSORS] = data;
-}
-
-static void swap_model(double times, bool print)
-{
-	struct pool *pool = open_pool((uint64_t)(times * (double)model[0]), 1);
-	struct steps steps = {.oldest = 0};
-
-	for (unsigned i = 0; i < 3 * TENSORS; i++)
-		swap_in(&steps, pool, i);
-	if (print)
-		print_message("%5.2f GiB: %.1f %% used at the first of %u waits, later %.1f %% at "
-			      "least, %.1f %% on average\n",
-			      (double)pool_bytes(pool) * SCALE / (1 << 30), steps.first * 100,
-			      steps.waits, steps.least * 100, steps.sum / steps.waits * 100);
-	/* The first wait of all is for one of the counted tensors. */
-	assert_true(fabs((double)stats_of(pool).used_at_first_wait / (double)pool_bytes(pool) -
-			 steps.first) < 1e-9);
-	assert_true(steps.first >= 0.95);
-	assert_true(steps.sum / steps.waits >= 0.95);
-	assert_true(steps.least >= 0.90);
-	pool_close(pool);
-}
-
-/*
- * Leases the tensors of three steps in order, from pools of 2.2 to 13 times the longest tensor
- * (1002 MiB); the whole model is 15 times as long. For a lease that is long relative to the pool,
- * the only promise is that it does not wait while that much is free: before a lease of a third of
- * the pool waits, 67 % may be used. The tensors of layers (112 MiB at most, 5 % of all but the
- * smallest pools) must reach 95 % at the first wait and on average. At a later wait, the free
- * memory may be in two pieces, before and behind the used part, each too short: 90 %.
- */
-TEST_WITH(llama_8b_uses_95_per_cent_of_the_pool_before_a_lease_waits, NULL, cleanup)
-{
-	read_model();
-	for (unsigned i = 0; i < 216; i++)
-		swap_model(2.2 + i * 0.05, i % 25 == 0);
 }
 
 /* ---- Memory ---- */
@@ -422,31 +264,17 @@ static int pin_under_a_limit(void *arg)
 	return CHILD_OK;
 }
 
-TEST_WITH(pin_memory_locks_the_pool_or_names_limit_need_and_remedy, NULL, cleanup)
+TEST(pin_memory_locks_the_pool_or_names_limit_need_and_remedy)
 {
 	if (!mlock_locks())
 		SKIP("mlock does nothing here, as under a sanitizer");
 	pass_in_child(pin_under_a_limit, NULL, "the memlock limit can't be set here");
 }
 
-static uint64_t locked_by_process(void)
-{
-	FILE *file = fopen("/proc/self/status", "re");
-	char line[256];
-	unsigned long long kib = 0;
-
-	while (file && fgets(line, sizeof(line), file))
-		if (sscanf(line, "VmLck: %llu kB", &kib) == 1)
-			break;
-	if (file)
-		fclose(file);
-	return kib * KIB;
-}
-
 static int open_under_a_limit(void *arg)
 {
-	struct heard heard = {""};
-	const struct nvs_log log = {hear, &heard};
+	char heard[HEARD_BYTES] = "";
+	const struct nvs_log log = {hear, heard};
 	const struct pool_options options = {
 		.nbytes = 64 * MIB, .unit = UNIT, .node = -1, .log = &log};
 	char *other = mmap(NULL, 3 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
@@ -464,43 +292,23 @@ static int open_under_a_limit(void *arg)
 		return CHILD_SKIPPED;
 	EXPECT(!pool_open(&pool, &options, &error));
 	EXPECT(stats_of(pool).locked > 2 * MIB && stats_of(pool).locked <= 3 * MIB);
-	EXPECT(locked_by_process() == stats_of(pool).locked + 3 * MIB);
-	EXPECT(strstr(heard.text, "of the pool's 64 MiB"));
-	EXPECT(strstr(heard.text, "the memlock limit allows locking only"));
+	EXPECT(file_number("/proc/self/status", "VmLck:", 0) * KIB ==
+	       stats_of(pool).locked + 3 * MIB);
+	EXPECT(strstr(heard, "of the pool's 64 MiB"));
+	EXPECT(strstr(heard, "the memlock limit allows locking only"));
 	data = pool_lease(pool, 64 * MIB);
 	EXPECT(data);
 	memset(data, 1, 64 * MIB);
 	pool_close(pool);
-	EXPECT(locked_by_process() == 3 * MIB);
+	EXPECT(file_number("/proc/self/status", "VmLck:", 0) * KIB == 3 * MIB);
 	return CHILD_OK;
 }
 
-TEST_WITH(without_pin_memory_the_pool_is_locked_up_to_the_limit, NULL, cleanup)
+TEST(without_pin_memory_the_pool_is_locked_up_to_the_limit)
 {
 	if (!mlock_locks())
 		SKIP("mlock does nothing here, as under a sanitizer");
 	pass_in_child(open_under_a_limit, NULL, "the memlock limit can't be set here");
-}
-
-static int open_with_nothing_to_lock(void *arg)
-{
-	struct nvs_error error = {.size = sizeof(error)};
-	const struct pool_options options = {.nbytes = MIB, .unit = UNIT, .node = -1};
-	struct pool *pool;
-
-	(void)arg;
-	if (limit_memlock(0))
-		return CHILD_SKIPPED;
-	EXPECT(!pool_open(&pool, &options, &error));
-	EXPECT(!mlock_locks() || stats_of(pool).locked == 0);
-	EXPECT(pool_lease(pool, MIB));
-	pool_close(pool);
-	return CHILD_OK;
-}
-
-TEST_WITH(a_limit_of_nothing_is_no_error_without_pin_memory, NULL, cleanup)
-{
-	pass_in_child(open_with_nothing_to_lock, NULL, "the memlock limit can't be set here");
 }
 
 static int look_at_pages(void *arg)
@@ -516,6 +324,8 @@ static int look_at_pages(void *arg)
 	if (limit_memlock(0))
 		return CHILD_SKIPPED;
 	EXPECT(!pool_open(&pool, &options, NULL));
+	EXPECT(!mlock_locks() || stats_of(pool).locked == 0);
+	EXPECT(pool_lease(pool, nbytes));
 	EXPECT(!mincore(pool_data(pool), nbytes, resident));
 	for (uint64_t i = 0; i < nbytes / page; i++)
 		EXPECT(resident[i] & 1);
@@ -523,13 +333,13 @@ static int look_at_pages(void *arg)
 	return CHILD_OK;
 }
 
-/* No step waits for a page fault. */
-TEST_WITH(the_whole_pool_is_resident_from_the_start, NULL, cleanup)
+/* No step waits for a page fault; a limit of nothing is no error without pin_memory. */
+TEST(the_whole_pool_is_resident_from_the_start)
 {
 	pass_in_child(look_at_pages, NULL, "the memlock limit can't be set here");
 }
 
-TEST_WITH(a_pool_larger_than_memory_is_an_error_and_kills_nothing, NULL, cleanup)
+TEST(a_pool_larger_than_memory_is_an_error_and_kills_nothing)
 {
 	const uint64_t machine = (uint64_t)sysconf(_SC_PHYS_PAGES) *
 				 (uint64_t)sysconf(_SC_PAGESIZE);
@@ -550,10 +360,10 @@ TEST_WITH(a_pool_larger_than_memory_is_an_error_and_kills_nothing, NULL, cleanup
 	}
 }
 
-TEST_WITH(the_pool_is_bound_to_the_node_or_says_why_not, NULL, cleanup)
+TEST(the_pool_is_bound_to_the_node_or_says_why_not)
 {
-	struct heard heard = {""};
-	const struct nvs_log log = {hear, &heard};
+	char heard[HEARD_BYTES] = "";
+	const struct nvs_log log = {hear, heard};
 	struct pool_options options = {.nbytes = 3 * MIB, .unit = UNIT, .log = &log};
 	struct nvs_error error = {.size = sizeof(error)};
 	struct topo *topo;
@@ -564,7 +374,7 @@ TEST_WITH(the_pool_is_bound_to_the_node_or_says_why_not, NULL, cleanup)
 	SUCCEEDS(pool_open(&pool, &options, &error), &error);
 	if (stats_of(pool).numa_node != 0) {
 		assert_int_equal(stats_of(pool).numa_node, -1);
-		assert_says(heard.text, "NUMA node 0");
+		assert_says(heard, "NUMA node 0");
 	}
 	assert_non_null(pool_lease(pool, 3 * MIB));
 	pool_close(pool);
@@ -572,7 +382,7 @@ TEST_WITH(the_pool_is_bound_to_the_node_or_says_why_not, NULL, cleanup)
 	options.node = 4095;
 	SUCCEEDS(pool_open(&pool, &options, &error), &error);
 	assert_int_equal(stats_of(pool).numa_node, -1);
-	assert_says(heard.text, "NUMA node 4095");
+	assert_says(heard, "NUMA node 4095");
 	pool_close(pool);
 	topo_close(topo);
 }
@@ -581,60 +391,40 @@ TEST_WITH(the_pool_is_bound_to_the_node_or_says_why_not, NULL, cleanup)
 
 #define NR_HUGEPAGES "/proc/sys/vm/nr_hugepages"
 
-static long hugepages_before = -1;
-
-static long read_long(const char *path, const char *key)
-{
-	FILE *file = fopen(path, "re");
-	char line[256];
-	long number = -1;
-
-	while (file && fgets(line, sizeof(line), file))
-		if (!strncmp(line, key, strlen(key))) {
-			number = strtol(line + strlen(key), NULL, 10);
-			break;
-		}
-	if (file)
-		fclose(file);
-	return number;
-}
-
-static bool set_hugepages(long n)
-{
-	FILE *file = fopen(NR_HUGEPAGES, "we");
-
-	if (!file)
-		return false;
-	fprintf(file, "%ld\n", n);
-	return fclose(file) == 0;
-}
+/* As they were before a test; -1: as they are. */
+static int64_t hugepages_before = -1;
 
 static int restore_hugepages(void **state)
 {
+	char text[32];
+
 	(void)state;
-	if (hugepages_before >= 0 && !set_hugepages(hugepages_before))
-		return -1;
+	if (hugepages_before >= 0) {
+		snprintf(text, sizeof(text), "%" PRId64 "\n", hugepages_before);
+		write_text(NR_HUGEPAGES, text);
+	}
 	hugepages_before = -1;
 	return 0;
 }
 
-/* Reserves n more huge pages; returns false and prints the reason if the machine has none. */
-static bool reserve_hugepages(long n)
+static uint64_t hugepages_free(void)
 {
-	long before;
+	return file_number("/proc/meminfo", "HugePages_Free:", 0);
+}
 
-	if (read_long("/proc/meminfo", "Hugepagesize:") != 2048) {
-		print_message("huge pages are not of 2 MiB here\n");
-		return false;
+/* Reserves n more huge pages, or skips the test. */
+static void reserve_hugepages(uint64_t n)
+{
+	uint64_t before = file_number(NR_HUGEPAGES, "", 0);
+	FILE *file = fopen(NR_HUGEPAGES, "we");
+
+	if (file) {
+		hugepages_before = (int64_t)before;
+		fprintf(file, "%" PRIu64 "\n", before + n);
+		fclose(file);
 	}
-	before = read_long(NR_HUGEPAGES, "");
-	if (before >= 0 && set_hugepages(before + n)) {
-		hugepages_before = before;
-		if (read_long("/proc/meminfo", "HugePages_Free:") >= n)
-			return true;
-	}
-	print_message("huge pages cannot be reserved here\n");
-	return false;
+	if (file_number("/proc/meminfo", "Hugepagesize:", 0) != 2048 || hugepages_free() < n)
+		SKIP("huge pages of 2 MiB cannot be reserved here");
 }
 
 static int pin_huge_pages_without_a_limit(void *arg)
@@ -652,11 +442,10 @@ static int pin_huge_pages_without_a_limit(void *arg)
 
 TEST_WITH(explicit_huge_pages_are_used_and_count_as_locked, NULL, restore_hugepages)
 {
-	struct pool *pool;
+	struct pool *pool, *second;
 	char *data;
 
-	if (!reserve_hugepages(4))
-		skip();
+	reserve_hugepages(4);
 	pool = open_pool(7 * MIB, UNIT);
 	assert_int_equal(stats_of(pool).huge, 7 * MIB);
 	assert_int_equal(stats_of(pool).locked, 7 * MIB);
@@ -664,23 +453,20 @@ TEST_WITH(explicit_huge_pages_are_used_and_count_as_locked, NULL, restore_hugepa
 	assert_non_null(data);
 	memset(data, 1, 7 * MIB);
 	/* One huge page too few is left for a second pool, which uses ordinary pages. */
-	{
-		struct pool *second = open_pool(7 * MIB, UNIT);
-
-		assert_int_equal(stats_of(second).huge, 0);
-		pool_close(second);
-	}
+	second = open_pool(7 * MIB, UNIT);
+	assert_int_equal(stats_of(second).huge, 0);
+	pool_close(second);
 	pool_close(pool);
 	/* Huge pages are never swapped and do not count towards the limit. */
 	assert_int_equal(in_child(pin_huge_pages_without_a_limit, NULL), CHILD_OK);
-	assert_true(read_long("/proc/meminfo", "HugePages_Free:") >= 4);
+	assert_true(hugepages_free() >= 4);
 }
 
-TEST_WITH(without_explicit_huge_pages_transparent_ones_are_requested, NULL, cleanup)
+TEST(without_explicit_huge_pages_transparent_ones_are_requested)
 {
 	struct pool *pool;
 
-	if (read_long("/proc/meminfo", "HugePages_Free:") > 0)
+	if (hugepages_free() > 0)
 		SKIP("the machine has explicit huge pages free");
 	if (access("/sys/kernel/mm/transparent_hugepage/enabled", F_OK))
 		SKIP("the kernel has no transparent huge pages");
@@ -690,3 +476,5 @@ TEST_WITH(without_explicit_huge_pages_transparent_ones_are_requested, NULL, clea
 	assert_int_equal((uintptr_t)pool_data(pool) % (2 * MIB), 0);
 	pool_close(pool);
 }
+
+EACH_TEST(NULL, cleanup)

@@ -214,6 +214,18 @@ void write_text(const char *path, const char *text)
 	assert_int_equal(fclose(file), 0);
 }
 
+void write_below(const char *root, const char *path, const char *text)
+{
+	char whole[1024];
+
+	snprintf(whole, sizeof(whole), "%s/%s", root, path);
+	for (char *at = whole + strlen(root) + 1; (at = strchr(at, '/')); *at++ = '/') {
+		*at = '\0';
+		assert_true(!mkdir(whole, 0777) || errno == EEXIST);
+	}
+	write_text(whole, text);
+}
+
 char *file_text(const char *path)
 {
 	char *text = calloc(1, (1 << 20) + 1);

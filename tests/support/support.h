@@ -116,6 +116,8 @@ int remove_tree(const char *path);
 unsigned entries_of(const char *directory);
 /* Makes or replaces a file. */
 void write_text(const char *path, const char *text);
+/* The same of root/path, with the directories between. */
+void write_below(const char *root, const char *path, const char *text);
 /* The contents of a file, up to 1 MiB, as a string that the caller frees. */
 char *file_text(const char *path);
 

@@ -115,6 +115,11 @@ static void write_and_read_back(void)
 	timeline.dropped = dropped;
 }
 
+static bool is_slice(const struct json_value *event)
+{
+	return !strcmp(text(event, "ph"), "X");
+}
+
 /* Counts the events of a phase, and of a category and name unless NULL. */
 static size_t matching(const char *phase, const char *category, const char *name,
 		       const struct json_value **first)
@@ -175,11 +180,9 @@ static int by_track_and_time(const void *a, const void *b)
 {
 	const struct slice *x = a, *y = b;
 
-	if (x->track != y->track)
-		return x->track < y->track ? -1 : 1;
-	if (x->from != y->from)
-		return x->from < y->from ? -1 : 1;
-	return x->to > y->to ? -1 : x->to < y->to;
+	return x->track != y->track ? (x->track > y->track) - (x->track < y->track)
+	       : x->from != y->from ? (x->from > y->from) - (x->from < y->from)
+				    : (x->to < y->to) - (x->to > y->to);
 }
 
 static void assert_nested_or_disjoint(void)
@@ -192,7 +195,7 @@ static void assert_nested_or_disjoint(void)
 	for (size_t i = 0; i < timeline.n; i++) {
 		const struct json_value *event = timeline.events[i];
 
-		if (strcmp(text(event, "ph"), "X"))
+		if (!is_slice(event))
 			continue;
 		slices[n].track = count(event, "tid");
 		slices[n].from = nanoseconds(event, "ts");
@@ -483,7 +486,7 @@ TEST(threads_beyond_the_table_share_a_track)
 	pthread_barrier_destroy(&all_live);
 	write_and_read_back();
 	for (size_t i = 0; i < timeline.n; i++)
-		shared += !strcmp(text(timeline.events[i], "ph"), "X") &&
+		shared += is_slice(timeline.events[i]) &&
 			  !strcmp(track_name(timeline.events[i]), "other threads");
 	assert_int_equal(shared, THREADS - 255);
 }
@@ -494,25 +497,20 @@ TEST(threads_beyond_the_table_share_a_track)
 #define WRITES	  5
 #define EACH	  3000 /* spans for each recorder */
 
-struct recorder {
-	unsigned index;
-	const uint64_t
-		*allowed; /* limit on the spans so far: some are recorded during each write */
-};
+/* The limit on the spans of a recorder so far: some are recorded during each write. */
+static uint64_t allowed;
 
 /* Every field of a span follows from its begin, so a mix of two spans is detected. */
 static void *record_many(void *arg)
 {
-	const struct recorder *recorder = arg;
-
 	for (uint64_t i = 0; i < EACH; i++) {
 		uint64_t from = 1 + i * 10;
 
-		while (i >= __atomic_load_n(recorder->allowed, __ATOMIC_RELAXED))
+		while (i >= __atomic_load_n(&allowed, __ATOMIC_RELAXED))
 			sched_yield();
 
-		trace_io(trace, false, recorder->index, 0, from, from + 1 + i % 8, from * 3,
-			 from * 5);
+		trace_io(trace, false, (unsigned)(uintptr_t)arg, 0, from, from + 1 + i % 8,
+			 from * 3, from * 5);
 	}
 	return NULL;
 }
@@ -526,7 +524,7 @@ static size_t assert_whole(void)
 		const struct json_value *event = timeline.events[i];
 		uint64_t from;
 
-		if (strcmp(text(event, "ph"), "X"))
+		if (!is_slice(event))
 			continue;
 		from = of_args(event, "offset") / 3;
 		if (base == UINT64_MAX)
@@ -541,16 +539,13 @@ static size_t assert_whole(void)
 
 TEST(a_file_written_during_recording_is_consistent)
 {
-	struct recorder recorders[RECORDERS];
 	pthread_t threads[RECORDERS];
-	uint64_t allowed = 0;
 	size_t n = 0, before = 0;
 
 	open_trace(RECORDERS * EACH);
-	for (unsigned i = 0; i < RECORDERS; i++) {
-		recorders[i] = (struct recorder){i, &allowed};
-		assert_int_equal(pthread_create(&threads[i], NULL, record_many, &recorders[i]), 0);
-	}
+	allowed = 0;
+	for (uintptr_t i = 0; i < RECORDERS; i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, record_many, (void *)i), 0);
 	for (unsigned i = 0; i < WRITES; i++) {
 		__atomic_fetch_add(&allowed, EACH / WRITES, __ATOMIC_RELAXED);
 		write_and_read_back();
@@ -572,12 +567,9 @@ TEST(the_file_is_private_and_replaces_what_was_there)
 {
 	const char *path = path_in(temp_directory(), "trace.json");
 	struct stat was, is;
-	FILE *old = fopen(path, "w");
 
 	open_trace(4);
-	assert_non_null(old);
-	fputs("something longer than a trace, which is not JSON", old);
-	fclose(old);
+	write_text(path, "something longer than a trace, which is not JSON");
 	assert_int_equal(chmod(path, 0644) | stat(path, &was), 0);
 	SUCCEEDS(nvs_trace_write(trace, path, NULL, &error), &error);
 	assert_int_equal(stat(path, &is), 0);
@@ -648,6 +640,14 @@ static int move_all(void)
 	return await_all(rig->aio, both, 2, -1, &rig->error);
 }
 
+static int move_page(enum nvs_direction direction, unsigned page)
+{
+	struct transfer transfer = transfer_of(direction, page, 1), *one = &transfer;
+
+	DO(submit_all(rig->aio, &one, 1, &rig->error));
+	return await_all(rig->aio, &one, 1, -1, &rig->error);
+}
+
 TEST(every_io_is_a_span_on_the_track_of_its_place_in_the_queue)
 {
 	enum { DEPTH = 4, WORKERS = 2 };
@@ -663,7 +663,7 @@ TEST(every_io_is_a_span_on_the_track_of_its_place_in_the_queue)
 		unsigned worker, slot;
 		uint64_t page;
 
-		if (strcmp(text(event, "ph"), "X"))
+		if (!is_slice(event))
 			continue;
 		assert_int_equal(sscanf(track_name(event), "worker %u, slot %u", &worker, &slot),
 				 2);
@@ -681,34 +681,23 @@ TEST(every_io_is_a_span_on_the_track_of_its_place_in_the_queue)
 TEST(ios_one_at_a_time_stay_on_the_first_track)
 {
 	open_traced(32, 1);
-	for (unsigned i = 0; i < 4; i++) {
-		struct transfer page = transfer_of(NVS_READ, i, 1);
-		struct transfer *one = &page;
-
-		DO(submit_all(rig->aio, &one, 1, &rig->error));
-		DO(await_all(rig->aio, &one, 1, -1, &rig->error));
-	}
+	for (unsigned i = 0; i < 4; i++)
+		DO(move_page(NVS_READ, i));
 	write_and_read_back();
 	for (size_t i = 0; i < timeline.n; i++)
-		if (!strcmp(text(timeline.events[i], "ph"), "X"))
+		if (is_slice(timeline.events[i]))
 			assert_string_equal(track_name(timeline.events[i]), "worker 0, slot 00");
 }
 
 TEST(a_retried_io_is_one_span_and_a_failed_one_has_no_bytes)
 {
-	struct transfer page;
-	struct transfer *one = &page;
 	const struct json_value *event;
 
 	open_traced(4, 1);
 	fake_fail_nth(&rig->fake, 0, 2, -EAGAIN);
-	page = transfer_of(NVS_READ, 1, 1);
-	DO(submit_all(rig->aio, &one, 1, &rig->error));
-	DO(await_all(rig->aio, &one, 1, -1, &rig->error));
+	DO(move_page(NVS_READ, 1));
 	fake_fail_at(&rig->fake, 2 * PAGE, 1, -EIO);
-	page = transfer_of(NVS_WRITE, 2, 1);
-	DO(submit_all(rig->aio, &one, 1, &rig->error));
-	assert_int_equal(await_all(rig->aio, &one, 1, -1, &rig->error), -EIO);
+	assert_int_equal(move_page(NVS_WRITE, 2), -EIO);
 
 	write_and_read_back();
 	event = the_only("X", "io", "read");

@@ -77,17 +77,12 @@ enum json_whole json_read_whole(const struct json_value *number, uint64_t *whole
 int json_read_real(const struct json_value *number, double *real)
 {
 	locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-	char few[64], *text = few; /* a NUL-terminated copy; the raw text need not have a NUL */
-	int result = plain ? 0 : -ENOMEM;
+	/* The raw text need not have a NUL. */
+	char *text = strndup(number->raw, number->raw_length);
+	int result = plain && text ? 0 : -ENOMEM;
 	double value = 0;
 
 	assert(number->type == JSON_NUMBER);
-	if (number->raw_length < sizeof(few))
-		*(char *)mempcpy(few, number->raw, number->raw_length) = '\0';
-	else
-		text = strndup(number->raw, number->raw_length);
-	if (!text)
-		result = -ENOMEM;
 	if (!result) {
 		errno = 0;
 		value = strtod_l(text, NULL, plain);
@@ -97,8 +92,7 @@ int json_read_real(const struct json_value *number, double *real)
 	}
 	if (!result)
 		*real = value;
-	if (text != few)
-		free(text);
+	free(text);
 	if (plain)
 		freelocale(plain);
 	return result;

@@ -7,6 +7,7 @@
 
 #include <ctype.h>
 #include <stdalign.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,11 +94,16 @@ static struct json_place move_to(struct parser *p, const char *at)
 	return p->place;
 }
 
-static int refuse_text(struct parser *p, const char *at, int code, const char *text)
+__attribute__((format(printf, 4, 5))) static int refuse_text(struct parser *p, const char *at,
+							     int code, const char *format, ...)
 {
 	struct json_place place = move_to(p, at);
-	char label[208];
+	char label[208], text[256];
+	va_list args;
 
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
 	return error_about(p->error, code, NULL, place.line, 0, "%s:%u:%u: %s",
 			   json_file_label(p->name, label), place.line, place.column, text);
 }
@@ -124,18 +130,17 @@ static int ended_early(struct parser *p)
 {
 	const struct json_value *container;
 	const char *at = p->end;
-	char text[160];
 
 	while (at > p->placed && is_space(at[-1]))
 		at--;
 	if (!p->depth)
-		return refuse_text(p, at, -EINVAL,
+		return refuse_text(p, at, -EINVAL, "%s",
 				   at == p->text ? "there is no JSON in it"
 						 : "the document ends before its string does");
 	container = p->open[p->depth - 1].container;
-	snprintf(text, sizeof(text), "the document ends before the %s that begins on line %u does",
-		 container->type == JSON_OBJECT ? "object" : "list", container->place.line);
-	return refuse_text(p, at, -EINVAL, text);
+	return refuse_text(
+		p, at, -EINVAL, "the document ends before the %s that begins on line %u does",
+		container->type == JSON_OBJECT ? "object" : "list", container->place.line);
 }
 
 /* The current token, shortened for an error message. A file that does not begin as JSON may be
@@ -200,12 +205,12 @@ static const char *advice(const struct parser *p)
 
 static int unexpected(struct parser *p, const char *expected)
 {
-	char token[32], text[256];
+	char token[32];
 
 	if (p->at == p->end)
 		return ended_early(p);
-	snprintf(text, sizeof(text), "%s; found %s%s", expected, token_text(p, token), advice(p));
-	return refuse_text(p, p->at, -EINVAL, text);
+	return refuse_text(p, p->at, -EINVAL, "%s; found %s%s", expected, token_text(p, token),
+			   advice(p));
 }
 
 /* ---- Strings ---- */
@@ -264,7 +269,7 @@ static const char *decode_escape(struct parser *p, const char *end, char **to, b
 static int read_string(struct parser *p, const char **string, size_t *length, bool *lone_surrogate)
 {
 	const char *begin = p->at++, *end = p->at, *wrong = NULL;
-	char *copy, *to, text[128];
+	char *copy, *to;
 
 	/* A quote behind a backslash does not end it. */
 	while (end < p->end && *end != '"' && (unsigned char)*end >= ' ')
@@ -286,10 +291,8 @@ static int read_string(struct parser *p, const char **string, size_t *length, bo
 			"missing";
 	if (!wrong && *lone_surrogate && !p->relaxed)
 		wrong = "half of a '\\u' pair, which is no character";
-	if (wrong) {
-		snprintf(text, sizeof(text), "a string that begins here has %s", wrong);
-		return refuse_text(p, begin, -EINVAL, text);
-	}
+	if (wrong)
+		return refuse_text(p, begin, -EINVAL, "a string that begins here has %s", wrong);
 	*to = '\0';
 	*string = copy;
 	*length = (size_t)(to - copy);
@@ -538,7 +541,6 @@ static int find_next(struct parser *p, struct json_value **next)
 static int check_text(struct parser *p)
 {
 	const char *at = p->text;
-	char text[80];
 
 	if ((size_t)(p->end - p->text) > UINT32_MAX)
 		return refuse_text(p, at, -EFBIG, "more than 4 GiB of JSON, which is the limit");
@@ -554,11 +556,10 @@ static int check_text(struct parser *p)
 		size_t length = (unsigned char)*at < 0x80 ? 1
 							  : utf8_length(at, (size_t)(p->end - at));
 
-		if (!length) {
-			snprintf(text, sizeof(text), "byte 0x%02x is not UTF-8; save it as UTF-8",
-				 (unsigned)(unsigned char)*at);
-			return refuse_text(p, at, -EINVAL, text);
-		}
+		if (!length)
+			return refuse_text(p, at, -EINVAL,
+					   "byte 0x%02x is not UTF-8; save it as UTF-8",
+					   (unsigned)(unsigned char)*at);
 		at += length;
 	}
 	return 0;
@@ -566,24 +567,30 @@ static int check_text(struct parser *p)
 
 /* ---- Documents ---- */
 
-/* `p` has the name, the error and whether the document is relaxed. */
-static int parse_text(struct parser *p, struct json_document **document, const char *text,
-		      size_t nbytes, size_t memory_max)
+static int parse_text(struct json_document **document, const char *text, size_t nbytes,
+		      const char *name, size_t memory_max, bool relaxed, struct nvs_error *error)
 {
 	struct json_document *fresh = calloc(1, sizeof(*fresh));
+	const char *begin = nbytes ? text : "";
+	struct parser parser = {.document = fresh,
+				.text = begin,
+				.at = begin,
+				.placed = begin,
+				.end = begin + nbytes,
+				.place = {1, 1},
+				.name = name,
+				.error = error,
+				.relaxed = relaxed},
+		      *const p = &parser;
 	char label[208];
 	int rc;
 
-	assert(document && p->name && (text || !nbytes));
+	assert(document && name && (text || !nbytes));
 	*document = NULL;
 	if (!fresh)
-		return error_set(p->error, -ENOMEM, "%s: out of memory reading it",
-				 json_file_label(p->name, label));
+		return error_set(error, -ENOMEM, "%s: out of memory reading it",
+				 json_file_label(name, label));
 	fresh->max = memory_max;
-	p->document = fresh;
-	p->place = (struct json_place){1, 1};
-	p->text = p->at = p->placed = nbytes ? text : "";
-	p->end = p->text + nbytes;
 
 	struct json_value *value;
 
@@ -610,17 +617,13 @@ static int parse_text(struct parser *p, struct json_document **document, const c
 int json_parse(struct json_document **document, const char *text, size_t nbytes, const char *name,
 	       size_t memory_max, struct nvs_error *error)
 {
-	struct parser p = {.name = name, .error = error};
-
-	return parse_text(&p, document, text, nbytes, memory_max);
+	return parse_text(document, text, nbytes, name, memory_max, false, error);
 }
 
 int json_parse_relaxed(struct json_document **document, const char *text, size_t nbytes,
 		       const char *name, size_t memory_max, struct nvs_error *error)
 {
-	struct parser p = {.name = name, .error = error, .relaxed = true};
-
-	return parse_text(&p, document, text, nbytes, memory_max);
+	return parse_text(document, text, nbytes, name, memory_max, true, error);
 }
 
 void json_free(struct json_document *document)
@@ -644,11 +647,12 @@ const struct json_value *json_root(const struct json_document *document)
 const struct json_value *json_member(const struct json_value *object, const char *key)
 {
 	size_t length = strlen(key);
+	const struct json_value *member;
 
-	if (!object || object->type != JSON_OBJECT)
-		return NULL;
-	for (const struct json_value *member = object->first; member; member = member->next)
-		if (member->key_length == length && !memcmp(member->key, key, length))
+	/* Values of a list have no keys. */
+	for (member = object ? object->first : NULL; member; member = member->next)
+		if (member->key && member->key_length == length &&
+		    !memcmp(member->key, key, length))
 			return member;
 	return NULL;
 }

@@ -30,8 +30,7 @@ const char *thread_strerror(int rc)
 {
 	if (rc == -EAGAIN)
 		return "the limit on threads is reached (ulimit -u, the pids limit of the "
-		       "container, "
-		       "sysctl kernel.threads-max)";
+		       "container, sysctl kernel.threads-max)";
 	return nvs_strerror(rc);
 }
 

@@ -2,13 +2,8 @@
 /*
  * How much memory a process may still take, read from made-up /proc and cgroups of both versions.
  */
-#include <errno.h>
-#include <string.h>
-#include <sys/stat.h>
-
 #include "base/memory/room.h"
 #include "support/support.h"
-#include "support/tests.h"
 
 #define MIB (UINT64_C(1) << 20)
 
@@ -24,29 +19,13 @@
 
 static const char *root;
 
-static void write_file(const char *path, const char *text)
-{
-	char whole[1024];
-	FILE *file;
-
-	snprintf(whole, sizeof(whole), "%s%s", root, path);
-	for (char *at = whole + strlen(root) + 1; (at = strchr(at, '/')); *at++ = '/') {
-		*at = '\0';
-		assert_true(!mkdir(whole, 0777) || errno == EEXIST);
-	}
-	file = fopen(whole, "we");
-	assert_non_null(file);
-	assert_true(fputs(text, file) >= 0);
-	assert_int_equal(fclose(file), 0);
-}
-
 static void write_number(const char *directory, const char *name, uint64_t number)
 {
 	char path[512], text[32];
 
 	snprintf(path, sizeof(path), "%s/%s", directory, name);
 	snprintf(text, sizeof(text), "%llu\n", (unsigned long long)number);
-	write_file(path, text);
+	write_below(root, path, text);
 }
 
 static void write_stat(const char *directory, const char *prefix, uint64_t inactive,
@@ -58,7 +37,7 @@ static void write_stat(const char *directory, const char *prefix, uint64_t inact
 	snprintf(text, sizeof(text),
 		 "rss 4096\n%sinactive_anon 4096\n%sinactive_file %llu\n%sactive_file %llu\n",
 		 prefix, prefix, (unsigned long long)inactive, prefix, (unsigned long long)active);
-	write_file(path, text);
+	write_below(root, path, text);
 }
 
 static void v1_cgroup(const char *path, uint64_t limit, uint64_t usage, uint64_t cache)
@@ -81,7 +60,7 @@ static void v2_cgroup(const char *path, uint64_t limit, uint64_t usage, uint64_t
 	if (limit)
 		write_number(directory, "memory.max", limit);
 	else
-		write_file(file, "max\n");
+		write_below(root, file, "max\n");
 	write_number(directory, "memory.current", usage);
 	write_stat(directory, "", cache / 2, cache - cache / 2);
 }
@@ -93,9 +72,9 @@ static void machine(uint64_t available, const char *mounts, const char *cgroups)
 	root = temp_directory();
 	snprintf(text, sizeof(text), "MemTotal: 99999999 kB\nMemAvailable: %llu kB\n",
 		 (unsigned long long)(available / 1024));
-	write_file("/proc/meminfo", text);
-	write_file("/proc/self/mountinfo", mounts);
-	write_file("/proc/self/cgroup", cgroups);
+	write_below(root, "/proc/meminfo", text);
+	write_below(root, "/proc/self/mountinfo", mounts);
+	write_below(root, "/proc/self/cgroup", cgroups);
 }
 
 static struct memory_room room;

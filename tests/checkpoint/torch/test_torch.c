@@ -3,18 +3,12 @@
  * Files in the form of torch.save. Python's zipfile checks their records and CRCs, and its pickle
  * reads the dictionary with the names that torch.load permits.
  */
-#include <errno.h>
-#include <fcntl.h>
-#include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "checkpoint/torch/zip.h"
-#include "support/support.h"
-#include "support/tests.h"
 #include "swap/swap_fixture.h"
 
 #define N 5u
+
+ONE_ENGINE
 
 /* Prints a name, storage, shape and the sum of the bytes for each tensor. */
 static const char reader[] =
@@ -49,13 +43,13 @@ static const char reader[] =
 	"'little')\n"
 	"    assert at % 64 == 0, at\n";
 
-static void make(struct fixture *f, struct nvs_tensor **t, const char *prefix)
+static void make(struct nvs_tensor **t)
 {
 	const uint64_t sizes[N] = {4096, 1, 0, 70000, MIB};
 	uint64_t pin;
 
 	OPEN(f, .pool_bytes = 2 * MIB, .max_in_cpu = NONE_STAYS);
-	tensors_add(f, prefix, sizes, N, t);
+	tensors_add(f, "t", sizes, N, t);
 	for (unsigned i = 0; i < N; i++) {
 		unsigned char *data;
 
@@ -68,8 +62,7 @@ static void make(struct fixture *f, struct nvs_tensor **t, const char *prefix)
 }
 
 /* Exports the tensors as the dictionary that the reader expects, and returns the file. */
-static const char *export_all(struct fixture *f, struct nvs_checkpoint_item *items,
-			      struct nvs_tensor *const *t)
+static const char *export_all(struct nvs_checkpoint_item *items, struct nvs_tensor *const *t)
 {
 	static const uint64_t shape[] = {64, 64};
 	const char *path = path_in(temp_directory(), "model.pt");
@@ -85,12 +78,9 @@ static const char *export_all(struct fixture *f, struct nvs_checkpoint_item *ite
 static void check_with_python(const char *path)
 {
 	const char *script = path_in(temp_directory(), "read.py");
-	FILE *file = fopen(script, "w");
 	char command[1024];
 
-	assert_non_null(file);
-	fputs(reader, file);
-	assert_int_equal(fclose(file), 0);
+	write_text(script, reader);
 	snprintf(command, sizeof(command), "python3 %s %s", script, path);
 	assert_int_equal(system(command), 0);
 }
@@ -99,11 +89,9 @@ TEST(zip_and_pickle_are_those_of_torch_save)
 {
 	struct nvs_checkpoint_item items[N];
 	struct nvs_tensor *t[N];
-	struct fixture f;
 
-	make(&f, t, "t");
-	check_with_python(export_all(&f, items, t));
-	fixture_close(&f);
+	make(t);
+	check_with_python(export_all(items, t));
 }
 
 /* The pickle of a file of torch.save. */
@@ -140,19 +128,17 @@ TEST(a_pickle_of_the_caller_has_the_tensors_and_then_its_storages)
 	const char *path = path_in(temp_directory(), "state_of_a_rank");
 	struct nvs_checkpoint_item items[N];
 	struct nvs_tensor *t[N];
-	struct fixture f;
 	void *pickle;
 
-	make(&f, t, "t");
-	pickle = read_pickle(export_all(&f, items, t), &options.pickle_bytes);
+	make(t);
+	pickle = read_pickle(export_all(items, t), &options.pickle_bytes);
 	options.pickle = pickle;
 	for (unsigned i = 0; i < 2; i++)
 		for (uint64_t k = 0; k < MIB; k++)
 			data[i][k] = (unsigned char)(k * 7 + 3 + i);
-	OK(&f, nvs_checkpoint_export(f.engine, items, 3, path, &options, &f.error));
+	OK(f, nvs_checkpoint_export(f->engine, items, 3, path, &options, &f->error));
 	check_with_python(path);
 	free(pickle);
-	fixture_close(&f);
 }
 
 TEST(storages_without_a_pickle_or_data_and_shards_are_refused)
@@ -163,11 +149,10 @@ TEST(storages_without_a_pickle_or_data_and_shards_are_refused)
 	const char *directory = temp_directory(), *path = path_in(directory, "model.pt");
 	struct nvs_checkpoint_item item = {.size = sizeof(item)};
 	struct nvs_tensor *t[N];
-	struct fixture f;
 
-	make(&f, t, "t");
+	make(t);
 	item.tensor = t[0];
-#define REFUSES(words) FAILS(&f, -EINVAL, words, nvs_checkpoint_export, &item, 1, path, &options)
+#define REFUSES(words) FAILS(f, -EINVAL, words, nvs_checkpoint_export, &item, 1, path, &options)
 	REFUSES("pickle is NULL");
 	options.pickle = "}.";
 	options.pickle_bytes = 2;
@@ -181,7 +166,6 @@ TEST(storages_without_a_pickle_or_data_and_shards_are_refused)
 	REFUSES("no shards");
 #undef REFUSES
 	assert_int_equal(entries_of(directory), 0);
-	fixture_close(&f);
 }
 
 /* The names in a pickle are those that torch 2.13 writes. */
@@ -203,15 +187,13 @@ TEST(elements_of_a_type_that_files_of_torch_lack_are_refused)
 	const struct nvs_tensor_spec spec = {
 		.size = sizeof(spec), .name = "scale", .dtype = NVS_F8_E8M0, .numel = 6};
 	struct nvs_checkpoint_item item = {.size = sizeof(item)};
-	struct fixture f;
 
-	OPEN(&f, .pool_bytes = MIB);
-	OK(&f, nvs_tensor_register(f.engine, &spec, 1, &item.tensor, &f.error));
-	tensor_write(&f, item.tensor, 1);
-	FAILS(&f, -EINVAL, "tensor scale: a file of torch.save has no F8_E8M0",
+	OPEN(f, .pool_bytes = MIB);
+	OK(f, nvs_tensor_register(f->engine, &spec, 1, &item.tensor, &f->error));
+	tensor_write(f, item.tensor, 1);
+	FAILS(f, -EINVAL, "tensor scale: a file of torch.save has no F8_E8M0",
 	      nvs_checkpoint_export, &item, 1, path, NULL);
 	assert_int_equal(entries_of(directory), 0);
-	fixture_close(&f);
 }
 
 TEST(elements_of_every_type_are_written_and_read_back)
@@ -221,35 +203,36 @@ TEST(elements_of_every_type_are_written_and_read_back)
 	struct nvs_checkpoint_tensor tensor = {.size = sizeof(tensor)};
 	struct nvs_tensor *t[TORCH_DTYPES];
 	struct nvs_checkpoint *checkpoint;
-	struct fixture f;
 
-	OPEN(&f, .pool_bytes = MIB);
+	OPEN(f, .pool_bytes = MIB);
 	for (unsigned i = 0; i < TORCH_DTYPES; i++) {
 		struct nvs_tensor_spec spec = {.size = sizeof(spec),
 					       .name = nvs_dtype_name((enum nvs_dtype)i),
 					       .dtype = (enum nvs_dtype)i,
 					       .numel = 6};
 
-		OK(&f, nvs_tensor_register(f.engine, &spec, 1, &t[i], &f.error));
-		tensor_write(&f, t[i], i);
+		OK(f, nvs_tensor_register(f->engine, &spec, 1, &t[i], &f->error));
+		tensor_write(f, t[i], i);
 		items[i] = (struct nvs_checkpoint_item){.size = sizeof(items[i]), .tensor = t[i]};
 	}
-	OK(&f, nvs_checkpoint_export(f.engine, items, TORCH_DTYPES, path, NULL, &f.error));
+	OK(f, nvs_checkpoint_export(f->engine, items, TORCH_DTYPES, path, NULL, &f->error));
 	names_torch(path, "torch._utils\n_rebuild_tensor_v3\n");
 	names_torch(path, "ctorch.storage\nUntypedStorage\n");
 	names_torch(path, "ctorch\nfloat8_e5m2\ntR");
 	names_torch(path, "ctorch\nBFloat16Storage\n");
-	OK(&f, nvs_checkpoint_open(&checkpoint, path, &f.error));
+	OK(f, nvs_checkpoint_open(&checkpoint, path, &f->error));
 	for (unsigned i = 0; i < TORCH_DTYPES; i++) {
 		assert_int_equal(nvs_checkpoint_get(checkpoint, i, &tensor), 0);
 		assert_int_equal(tensor.dtype, i);
-		tensor_write(&f, t[i], i + 100);
+		assert_int_equal(tensor.numel, 6);
+		assert_int_equal(tensor.ndim, 1);
+		assert_int_equal(tensor.shape[0], 6);
+		tensor_write(f, t[i], i + 100);
 	}
-	OK(&f, nvs_checkpoint_import(f.engine, checkpoint, items, TORCH_DTYPES, &f.error));
+	OK(f, nvs_checkpoint_import(f->engine, checkpoint, items, TORCH_DTYPES, &f->error));
 	for (unsigned i = 0; i < TORCH_DTYPES; i++)
-		tensor_compare(&f, t[i], i);
+		tensor_compare(f, t[i], i);
 	nvs_checkpoint_close(checkpoint);
-	fixture_close(&f);
 }
 
 EACH_TEST(NULL, cleanup)

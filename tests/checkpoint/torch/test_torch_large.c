@@ -1,14 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Records and places beyond 4 GiB in a file of torch.save, which the fields of ZIP64 have. */
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
-
 #include "checkpoint/torch/torch.h"
 #include "checkpoint/torch/zip.h"
 #include "support/support.h"
-#include "support/tests.h"
 
 #define N 3u
 

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "checkpoint/damage.h"
+#include "checkpoint/weights_fixture.h"
 #include "optim/optim_fixture.h"
 #include "support/inject.h"
 #include "support/support.h"
