@@ -23,12 +23,13 @@ from deepspeed.utils import logger
 
 from nvswap.deepspeed.checkpoint import stored, writing
 from nvswap.deepspeed.checkpoint.durable import (
-    FolderLock, check_whole, discard, is_zip, make_directories, mark_replacing, naming, new_directory,
-    partial_of, remove, replace, replace_text, replacing, unmark_replacing)
+    FolderLock, check_whole, is_zip, mark_replacing, naming, remove, unmark_replacing)
 from nvswap.deepspeed.checkpoint.ranks import of_all_ranks, share_failure, together
 from nvswap.deepspeed.checkpoint.zero3 import FILE, UNIVERSAL
 from nvswap.deepspeed.depth import choice
 from nvswap.deepspeed.releases import checkpoint_settings, swap_copy_predicate_name
+from nvswap.durable import (
+    discard, make_directories, new_directory, partial_of, replace, replace_text, replacing)
 from nvswap.errors import Error
 
 

@@ -19,11 +19,11 @@ from deepspeed.checkpoint.constants import (
 
 from nvswap.checkpoint import Parameter, export_universal
 from nvswap.deepspeed.checkpoint import writing
-from nvswap.deepspeed.checkpoint.durable import make_directories, new_directory, replacing
 from nvswap.deepspeed.checkpoint.engine import (
     CheckpointEngine, checked_tag, name_tag, refuse_other_files, warn_of_window)
 from nvswap.deepspeed.checkpoint.ranks import of_all_ranks
 from nvswap.deepspeed.checkpoint.zero3 import MOMENTS, UNIVERSAL, keys_beside_moments, step_of
+from nvswap.durable import make_directories, new_directory, replacing
 from nvswap.errors import Error
 
 
