@@ -6,11 +6,13 @@ durable, then renamed. After a crash a path is what it was before, or complete.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
-import shutil
 from contextlib import contextmanager, suppress
 from typing import Iterator
+
+from nvswap.errors import Error
 
 
 def make_directories(path: str) -> None:
@@ -71,10 +73,28 @@ def discard(path: str) -> None:
         if os.path.lexists(old) and not os.path.lexists(path):
             os.rename(old, path)
             sync(os.path.dirname(path) or ".")
-        shutil.rmtree(partial)
+        _remove_tree(partial)
         return
     with suppress(FileNotFoundError):
         os.unlink(partial)
+
+
+def is_removed(name: str) -> bool:
+    """Whether it is the name that NFS or FUSE gives a file that is removed while it is open."""
+    return name.startswith((".nfs", ".fuse_hidden"))
+
+
+def _remove_tree(path: str) -> None:
+    """Leaves files that were removed while they were open, with their directories."""
+    for folder, folders, names in os.walk(path, topdown=False):
+        for name in [*names, *(each for each in folders if os.path.islink(os.path.join(folder, each)))]:
+            with suppress(*([OSError] if is_removed(name) else [])):
+                os.unlink(os.path.join(folder, name))
+        try:
+            os.rmdir(folder)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
 
 
 def partial_of(path: str) -> str:
@@ -90,11 +110,22 @@ def replace_text(path: str, text: str) -> None:
 
 
 @contextmanager
-def locked(folder: str) -> Iterator[None]:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+def locked(folder: str, wait: bool = True) -> Iterator[None]:
+    """
+    Raises
+    ------
+    Error
+        EBUSY: another process has the lock, and `wait` is not set.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with suppress(OSError):  # of a directory, NFS has no such lock
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            raise Error(errno.EBUSY, f"another process writes to {folder}: write to another one, or when that has "
+                        "ended", path=folder) from error
+        except OSError:
+            pass  # of a directory, NFS has no such lock
         yield
     finally:
         os.close(descriptor)

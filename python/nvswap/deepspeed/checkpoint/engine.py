@@ -21,6 +21,7 @@ from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchChe
 from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
 from deepspeed.utils import logger
 
+from nvswap.checkpoint import refuse_other_files
 from nvswap.deepspeed.checkpoint import stored, writing
 from nvswap.deepspeed.checkpoint.durable import (
     FolderLock, check_whole, is_zip, mark_replacing, naming, remove, unmark_replacing)
@@ -262,15 +263,6 @@ def _agrees(written: List[str], *keys: str) -> bool:
 
     return all(agrees(path) for path in written
                if path.endswith("_model_states.pt") and os.path.exists(path))
-
-
-def refuse_other_files(zero: str) -> None:
-    """Raises if a universal checkpoint that is to be removed has files of others."""
-    for folder, _, names in os.walk(zero):
-        for name in names:
-            if not name.endswith(".pt"):
-                raise Error(errno.EEXIST, f"{os.path.join(folder, name)} is no part of a universal "
-                            "checkpoint: move it away, or choose another tag", path=zero)
 
 
 def refuse_what_is_set(config: Any) -> None:
