@@ -11,7 +11,7 @@
 
 static const char *at; /* the call that the thread is in */
 static const char *directory, *config_file, *trace_file, *safetensors, *torch, *data_file;
-static const char *state_file, *universal;
+static const char *state_file;
 static int data_fd;
 static unsigned logged;
 
@@ -212,8 +212,6 @@ static void call_optimizer(const struct nvs_config *settings)
 {
 	static float weights[NUMEL], gradients[NUMEL], state[3 * NUMEL];
 	const struct nvs_group_spec group = {sizeof(group), "g", NUMEL, NVS_F32, weights};
-	const struct nvs_checkpoint_param param = {
-		.size = sizeof(param), .name = "g", .numel = NUMEL};
 	struct nvs_adam_update update = {.size = sizeof(update),
 					 .numel = NUMEL,
 					 .step = 1,
@@ -259,8 +257,6 @@ static void call_optimizer(const struct nvs_config *settings)
 	CALL(nvs_checkpoint_open(&checkpoint, state_file, &error));
 	CALL(nvs_checkpoint_import_optimizer(opened, checkpoint, NULL, &error));
 	nvs_checkpoint_close(checkpoint);
-	CALL(nvs_checkpoint_export_universal(opened, &param, 1, universal, NULL, &error));
-	CALL(nvs_checkpoint_import_universal(opened, &param, 1, universal, &error));
 	CALL(nvs_optimizer_commit(opened, &error));
 	CALL(nvs_optimizer_close(opened, &error));
 	CALL(nvs_optimizer_open(&opened, settings, &group, 1, NULL, &error));
@@ -315,7 +311,6 @@ TEST(no_call_is_a_cancellation_point)
 	safetensors = path_in(directory, "model.safetensors");
 	torch = path_in(directory, "model.pt");
 	state_file = path_in(directory, "state.pt");
-	universal = path_in(directory, "universal");
 	data_file = path_in(directory, "file");
 	text = fopen(config_file, "w");
 	assert_non_null(text);
