@@ -19,7 +19,7 @@ from unittest import mock
 
 import numpy
 
-from promises import Skip, child, main, promise, raises, settings
+from promises import Skip, main, promise, raises, settings
 import nvswap
 from nvswap.checkpoint import Parameter, export_universal, import_universal
 from nvswap.torch_file import saved_value
@@ -59,13 +59,18 @@ def same(one, other):
 
 
 @contextlib.contextmanager
-def exported(directory, step=3):
+def exported(directory, step=3, above=None):
     """An optimizer and its checkpoint."""
-    path = os.path.join(directory, "tag")
+    path = os.path.join(above or directory, "tag")
     with opened(directory) as optimizer:
         fill(optimizer, step)
         export_universal(optimizer, path, PARAMETERS)
         yield optimizer, path
+
+
+def in_memory():
+    """A directory for files whose fsync is to take no time."""
+    return tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
 
 
 def assert_is(path, state, step):
@@ -347,11 +352,11 @@ def ranks_that_differ_in_their_numbers_are_refused(directory):
 
 @promise
 def a_checkpoint_may_have_many_parameters(directory):
-    with opened(directory) as optimizer, opened(directory) as other:
+    with opened(directory) as optimizer, opened(directory) as other, in_memory() as above:
         fill(optimizer, 2)
         many = [Parameter(f"p{index}", "first", 50 * index, 50) for index in range(400)]
-        export_universal(optimizer, os.path.join(directory, "tag"), many)
-        import_universal(other, os.path.join(directory, "tag"), many[::-1])
+        export_universal(optimizer, os.path.join(above, "tag"), many)
+        import_universal(other, os.path.join(above, "tag"), many[::-1])
         assert same(state_of(optimizer, many), state_of(other, many))
 
 
@@ -362,11 +367,9 @@ CALLS = [(os, name) for name in ("pwrite", "fsync", "rename", "mkdir", "open", "
 
 @promise
 def each_failing_call_leaves_the_old_checkpoint_or_the_new(directory):
-    path = os.path.join(directory, "tag")
-    with opened(directory) as old, opened(directory) as new:
-        fill(old, 1)
+    with in_memory() as above, exported(directory, 1, above) as (old, path), opened(directory) as new, \
+            opened(directory) as reader:
         fill(new, 2)
-        export_universal(old, path, PARAMETERS)
         for module, name in CALLS:
             nth, calls = 0, 0
             while calls >= nth:
@@ -386,44 +389,68 @@ def each_failing_call_leaves_the_old_checkpoint_or_the_new(directory):
                     except nvswap.Error as error:
                         failure = error
                 assert failure is None or failure.errno == errno.ENOSPC and calls >= nth, failure
-                found = step_of(path, {1: old, 2: new})
+                found = step_of(reader, path, old, new)
                 assert failure or found == 2
                 if found == 2:
                     export_universal(old, path, PARAMETERS)
 
 
-def step_of(path, states):
-    """The steps of a checkpoint, whose state is that of one of these optimizers."""
-    with opened(os.path.dirname(path)) as reader:
-        import_universal(reader, path, PARAMETERS)
-        assert same(state_of(reader), state_of(states[reader.step_count]))
-        return reader.step_count
+def step_of(reader, path, old, new):
+    """The steps of a checkpoint, whose state is that of one of these optimizers after 1 and 2 steps."""
+    import_universal(reader, path, PARAMETERS)
+    assert same(state_of(reader), state_of({1: old, 2: new}[reader.step_count]))
+    return reader.step_count
 
 
 EXPORT = """
 import os
 from test_py_universal import *
-directory = os.environ["DIRECTORY"]
+directory, path = os.environ["DIRECTORY"], os.environ["TAG"]
 with opened(directory) as optimizer:
     fill(optimizer, 2)
 """
 
 
-def exporting(directory, script):
-    """A process that exports to the tag there."""
+def exporting(directory, path, script):
+    """A process with an optimizer after 2 steps."""
     here = os.path.dirname(os.path.abspath(__file__))
     return subprocess.Popen([os.sys.executable, "-c", f"import sys\nsys.path.insert(0, {here!r})\n{EXPORT}{script}"],
-                            env=dict(os.environ, DIRECTORY=directory, PYTHONPATH=os.pathsep.join(os.sys.path)),
+                            env=dict(os.environ, DIRECTORY=directory, TAG=path, PYTHONPATH=os.pathsep.join(os.sys.path)),
                             stdout=subprocess.PIPE)
 
 
 @promise
+def all_files_are_durable_before_they_have_their_names_and_the_names_when_the_call_returns(directory):
+    fsync, rename, synced, renamed = os.fsync, os.rename, {}, []
+
+    def sync(descriptor):
+        fsync(descriptor)
+        synced[os.fstat(descriptor).st_ino] = os.fstat(descriptor).st_mtime_ns
+
+    def name(old, new):
+        for folder, _, names in os.walk(old):
+            for each in (folder, *(os.path.join(folder, name) for name in names)):
+                assert synced[os.stat(each).st_ino] == os.stat(each).st_mtime_ns, each
+        rename(old, new)
+        renamed.append(os.path.dirname(new))
+
+    with exported(directory, 1) as (optimizer, path), ranks_of(directory, 2, path) as ranks:
+        for export in (lambda: export_universal(optimizer, path, PARAMETERS), lambda: export_by(ranks, path)):
+            synced.clear()
+            with mock.patch("os.fsync", sync), mock.patch("os.rename", name):
+                export()
+            for folder in (path, directory):
+                assert folder in renamed and os.stat(folder).st_ino in synced
+
+
+@promise
 def an_export_that_ends_before_a_rename_leaves_the_old_checkpoint_or_the_new(directory):
-    with exported(directory, 1) as (old, path), opened(directory) as new:
+    with in_memory() as above, exported(directory, 1, above) as (old, path), opened(directory) as new, \
+            opened(directory) as reader:
         fill(new, 2)
         missing = []
         for nth in range(1, 5):
-            process = exporting(directory, f"""
+            process = exporting(directory, path, f"""
     rename, left = os.rename, [{nth}]
 
     def end(*names):
@@ -432,18 +459,18 @@ def an_export_that_ends_before_a_rename_leaves_the_old_checkpoint_or_the_new(dir
         rename(*names)
 
     os.rename = end
-    export_universal(optimizer, os.path.join(directory, "tag"), PARAMETERS)
+    export_universal(optimizer, path, PARAMETERS)
 """)
             process.communicate()
             assert process.returncode == (7 if nth < 4 else 0)
             missing += [nth] * (not os.path.exists(os.path.join(path, "zero")))
-            assert step_of(path, {1: old, 2: new}) == (1 if nth < 3 else 2)
+            assert step_of(reader, path, old, new) == (1 if nth < 3 else 2)
             if nth == 2:  # an export that fails keeps it, under its name
                 with mock.patch("os.pwrite", side_effect=OSError(errno.EIO, "no")):
                     raises(nvswap.Error, lambda: export_universal(new, path, PARAMETERS), errno.EIO)
                 assert os.listdir(path) == ["zero"]
             export_universal(old, path, PARAMETERS)
-            assert_is(path, state_of(old), 1)
+            assert step_of(reader, path, old, new) == 1 and os.listdir(path) == ["zero"]
         assert missing == [2]
 
 
@@ -452,21 +479,22 @@ def a_killed_export_leaves_the_old_checkpoint_or_the_new(directory):
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     chosen = random.Random(seed)
-    with exported(directory, 1) as (old, path), opened(directory) as new:
+    with in_memory() as above, exported(directory, 1, above) as (old, path), opened(directory) as new, \
+            opened(directory) as reader:
         fill(new, 2)
         for _ in range(4):
-            process = exporting(directory, """
+            process = exporting(directory, path, """
     print("begins", flush=True)
     while True:
-        export_universal(optimizer, os.path.join(directory, "tag"), PARAMETERS)
+        export_universal(optimizer, path, PARAMETERS)
 """)
             process.stdout.readline()
             time.sleep(chosen.random() / 10)
             process.send_signal(signal.SIGKILL)
             process.communicate()
-            step_of(path, {1: old, 2: new})
+            step_of(reader, path, old, new)
             export_universal(old, path, PARAMETERS)
-            assert_is(path, state_of(old), 1)
+            assert step_of(reader, path, old, new) == 1 and os.listdir(path) == ["zero"]
 
 
 @promise
@@ -500,11 +528,10 @@ def flip(file, at):
 
 @promise
 def a_limit_on_file_sizes_is_an_error_with_a_remedy(directory):
-    process = exporting(directory, """
+    process = exporting(directory, os.path.join(directory, "tag"), """
     with opened(directory) as clean:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1024, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-        error = raises(nvswap.Error, lambda: export_universal(clean, os.path.join(directory, "tag"), PARAMETERS),
-                       errno.ENOSPC)
+        error = raises(nvswap.Error, lambda: export_universal(clean, path, PARAMETERS), errno.ENOSPC)
         assert "ulimit -f" in str(error), error
         os._exit(9)
 """)
