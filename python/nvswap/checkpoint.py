@@ -20,10 +20,11 @@ import threading
 import zlib
 from bisect import bisect_right
 from contextlib import ExitStack, contextmanager, suppress
-from functools import reduce
+from functools import lru_cache, reduce
+from itertools import product
 from operator import xor
 from typing import (
-    Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple,
+    Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple,
     Union)
 
 from nvswap.durable import discard, is_removed, locked, new_directory, partial_of, replace, replace_text, sync
@@ -37,6 +38,7 @@ Gather = Callable[[bytes], Sequence[bytes]]
 
 _STATE = "optimizer_state.pt"
 _STEP = ("optimizer_state_dict", "state", 0, "step")  # where DeepSpeed looks for it in that
+_OPEN_FILES = 32
 _FILES = {"master": "fp32", "sum": "exp_avg_sq"}  # parts whose files have other names
 
 
@@ -193,9 +195,11 @@ def import_universal(optimizer: Optimizer, path: Union[str, "os.PathLike[str]"],
             if sum(len(elements) for _, _, elements in pieces) < len(array):
                 array[:] = 0
             for index, at, elements in pieces:
-                found[index, part].read(at, array[elements.start:elements.stop])
+                found[index, part].read(opened, at, array[elements.start:elements.stop])
 
+    opened = lru_cache(_OPEN_FILES)(_Found.open)
     optimizer.import_state(read)
+    opened.cache_clear()
     for each in found.values():
         each.compare()
     placed.check_step()
@@ -368,35 +372,50 @@ def _not_following(path: str, flags: int) -> int:
 
 def _make_files(folder: str, placed: _Placed) -> None:
     os.makedirs(folder, 0o700, exist_ok=True)
-    for each in placed.parameters:
+    for each, shape in zip(placed.parameters, placed.shapes):
         place = os.path.join(folder, each.name)
         os.makedirs(place, 0o700, exist_ok=True)  # it is there if it has a removed file
-        for file in placed.files.values():
-            open(os.path.join(place, file), "xb", opener=_not_following).close()
+        nbytes = data_offset(shape) + 4 * math.prod(shape)
+        for name in placed.files.values():
+            with open(os.path.join(place, name), "xb", opener=_not_following) as file, _failing("write", file.name):
+                os.posix_fallocate(file.fileno(), 0, nbytes)
+
+
+class _Open:
+    """A file that is closed when no thread uses it any more."""
+
+    number = -1
+
+    def __init__(self, path: str, flags: int) -> None:
+        self.number = os.open(path, flags | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if self.number >= 0:
+            os.close(self.number)
 
 
 def _write_elements(folder: str, placed: _Placed, durable: bool) -> List[List[int]]:
     """Returns what this rank's elements contribute to the CRC-32 of each part of each parameter."""
     offsets = [data_offset(shape) for shape in placed.shapes]
     sums, lock = [[0] * len(placed.files) for _ in placed.parameters], threading.Lock()
+    opened = lru_cache(_OPEN_FILES)(lambda path: _Open(path, os.O_WRONLY | os.O_NOFOLLOW))
 
     def write(run: StateRun) -> None:
-        for index, at, elements in placed.pieces(run):
-            for number, (part, name) in enumerate(placed.files.items()):
-                data = memoryview(getattr(run, part)[elements.start:elements.stop]).cast("B")
-                path = os.path.join(folder, placed.parameters[index].name, name)
-                with _failing("write", path), open(path, "r+b", 0, opener=_not_following) as file:
-                    written = 0
-                    while written < len(data):
-                        written += os.pwrite(file.fileno(), data[written:], offsets[index] + 4 * at + written)
-                    # Begins to write it to the drive, beside the next pieces.
-                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-                behind = math.prod(placed.shapes[index]) - at - len(elements)
-                crc = sum_before(zlib.crc32(data), 4 * behind)
-                with lock:
-                    sums[index][number] ^= crc
+        for (index, at, elements), (number, part) in product(placed.pieces(run), enumerate(placed.files)):
+            data = memoryview(getattr(run, part)[elements.start:elements.stop]).cast("B")
+            path, offset = os.path.join(folder, placed.parameters[index].name, placed.files[part]), offsets[index] + 4 * at
+            with _failing("write", path):
+                file, written = opened(path), 0
+                while written < len(data):
+                    written += os.pwrite(file.number, data[written:], offset + written)
+                # Begins to write it to the drive, beside what follows.
+                os.posix_fadvise(file.number, offset, len(data), os.POSIX_FADV_DONTNEED)
+            crc = sum_before(zlib.crc32(data), 4 * (math.prod(placed.shapes[index]) - at) - len(data))
+            with lock:
+                sums[index][number] ^= crc
 
     placed.optimizer.export_state(write)
+    opened.cache_clear()
     for each in placed.parameters if durable else ():
         for name in placed.files.values() if each.numel else ():
             with _failing("write", os.path.join(folder, each.name, name)):
@@ -429,8 +448,9 @@ class _Found:
 
     def __init__(self, path: str, parameter: Parameter, shape: Tuple[int, ...]) -> None:
         self._path, self._name, numel = path, parameter.name, math.prod(shape)
-        with self._opened() as file:
-            self._stamp = self._stamp_of(file)
+        self._stamp: Any = None
+        with _failing("read", path):
+            self.open()
         # DeepSpeed writes a tensor alone, or as "param" of a dictionary.
         found = next((each for each in tensors_of(path) if each[0] in ("tensor", "param")), None)
         if found is None:
@@ -446,25 +466,24 @@ class _Found:
         self._wanted = sum_of(path, self._offset, 4 * numel) if parameter.numel == numel else None
         self._numel, self._sum, self._lock = numel, 0, threading.Lock()
 
-    @contextmanager
-    def _opened(self) -> Iterator[BinaryIO]:
-        with _failing("read", self._path), open(self._path, "rb", 0) as file:
-            yield file
+    def open(self) -> _Open:
+        """For one that is in use, ESTALE if it has changed."""
+        file = _Open(self._path, os.O_RDONLY)
+        status = os.fstat(file.number)
+        stamp = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+        if stamp != (self._stamp or stamp):
+            raise Error(errno.ESTALE, f"{self._path} was replaced or written to since its header was read: import again",
+                        self._name, self._path)
+        self._stamp = stamp
+        return file
 
-    @staticmethod
-    def _stamp_of(file: BinaryIO) -> Any:
-        status = os.fstat(file.fileno())
-        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-    def read(self, at: int, array: Any) -> None:
+    def read(self, opened: Callable[["_Found"], _Open], at: int, array: Any) -> None:
         """Reads elements from `at` on into an array, of several threads."""
         data, done = memoryview(array).cast("B"), 0
-        with self._opened() as file:
-            if self._stamp_of(file) != self._stamp:
-                raise Error(errno.ESTALE, f"{self._path} was replaced or written to since its header was read: import "
-                            "again", self._name, self._path)
+        with _failing("read", self._path):
+            file = opened(self)
             while done < len(data):
-                nbytes = os.preadv(file.fileno(), [data[done:]], self._offset + 4 * at + done)
+                nbytes = os.preadv(file.number, [data[done:]], self._offset + 4 * at + done)
                 if not nbytes:
                     raise Error(errno.ENODATA, f"{self._path} was truncated", self._name, self._path)
                 done += nbytes
