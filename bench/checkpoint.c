@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Measures how fast an optimizer's state leaves its store for a checkpoint and comes back, and
- * checks that every value came back. The checkpoint is a .safetensors or .pt file, or the directory
- * of a universal one if its name ends otherwise. It must not exist, and stays. Prints JSON.
+ * checks that every value came back. The checkpoint is a .safetensors or .pt file. It must not
+ * exist, and stays. Prints JSON.
  */
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -22,8 +22,6 @@ enum generation { SAVED = 1, REPLACED };
 struct saving {
 	struct nvs_optimizer *optimizer;
 	const char *path;
-	bool universal;
-	struct nvs_checkpoint_param params[GROUPS]; /* one for each group */
 	char names[GROUPS][16];
 	uint64_t nbytes; /* of state */
 };
@@ -113,27 +111,14 @@ static void compare(const struct saving *saving, enum generation generation)
 
 static void save(const struct saving *saving)
 {
-	int rc;
-
-	if (saving->universal)
-		rc = nvs_checkpoint_export_universal(saving->optimizer, saving->params, GROUPS,
-						     saving->path, NULL, &bench_error);
-	else
-		rc = nvs_checkpoint_export_optimizer(saving->optimizer, saving->path, NULL,
-						     &bench_error);
-	must(rc, "saving");
+	must(nvs_checkpoint_export_optimizer(saving->optimizer, saving->path, NULL, &bench_error),
+	     "nvs_checkpoint_export_optimizer");
 }
 
 static void restore(const struct saving *saving)
 {
 	struct nvs_checkpoint *checkpoint;
 
-	if (saving->universal) {
-		must(nvs_checkpoint_import_universal(saving->optimizer, saving->params, GROUPS,
-						     saving->path, &bench_error),
-		     "nvs_checkpoint_import_universal");
-		return;
-	}
 	must(nvs_checkpoint_open(&checkpoint, saving->path, &bench_error), "nvs_checkpoint_open");
 	must(nvs_checkpoint_import_optimizer(saving->optimizer, checkpoint, NULL, &bench_error),
 	     "nvs_checkpoint_import_optimizer");
@@ -173,22 +158,10 @@ static void open_optimizer(struct saving *saving, const struct nvs_config *confi
 						    .name = saving->names[g],
 						    .numel = numel,
 						    .dtype = NVS_BF16};
-		saving->params[g] =
-			(struct nvs_checkpoint_param){.size = sizeof(struct nvs_checkpoint_param),
-						      .name = saving->names[g],
-						      .group = g,
-						      .numel = numel};
 	}
 	saving->nbytes = PARTS * sizeof(float) * GROUPS * numel;
 	must(nvs_optimizer_open(&saving->optimizer, config, groups, GROUPS, NULL, &bench_error),
 	     "nvs_optimizer_open");
-}
-
-static bool ends_with(const char *text, const char *end)
-{
-	size_t n = strlen(text), m = strlen(end);
-
-	return n > m && !strcmp(text + n - m, end);
 }
 
 int main(int argc, char **argv)
@@ -198,12 +171,11 @@ int main(int argc, char **argv)
 	uint64_t numel;
 
 	if (argc != 4)
-		fail("usage: checkpoint CONFIG.json FILE.safetensors|FILE.pt|DIRECTORY ELEMENTS");
+		fail("usage: checkpoint CONFIG.json FILE.safetensors|FILE.pt ELEMENTS");
 	numel = number_argument(argv[3]) / GROUPS;
 	if (!numel)
 		fail("at least %d elements", GROUPS);
 	saving.path = argv[2];
-	saving.universal = !ends_with(argv[2], ".safetensors") && !ends_with(argv[2], ".pt");
 	config = open_config(argv[1], NULL);
 	open_optimizer(&saving, config, numel);
 	measure(&saving);

@@ -34,8 +34,7 @@ STATE_ELEMENTS = 1 << 27
 STATE_BYTES = 12 * STATE_ELEMENTS
 STATE_GROUPS = 32  # of bench/checkpoint.c
 STATE_POOL = 256 * MIB
-FORMS = {"a .safetensors file": "state.safetensors", "a .pt file": "state.pt",
-         "a universal checkpoint": "state"}
+FORMS = {"a .safetensors file": "state.safetensors", "a .pt file": "state.pt"}
 CP, LOOP = "cp and fsync", "raw loop, half reads and half writes"
 
 
@@ -274,19 +273,17 @@ def remove(path):
         os.unlink(path)
 
 
-def save_and_restore(args, part, forms):
-    """Saves state to a checkpoint of each form and restores it, beside the loop and cp."""
+def save_and_restore(args, part, forms, program, env=None):
+    """Saves state to a checkpoint of each form by a program and restores it, beside the loop and cp."""
     group = STATE_ELEMENTS // STATE_GROUPS
     text = config(args, part, 0, block="offload_optimizer", zero={"sub_group_size": group})
     text["zero_optimization"]["offload_optimizer"] |= {
         "buffer_count": STATE_POOL // (4 * group), "pipeline_read": True, "pipeline_write": True,
         "fast_init": True}
     results = {(part, "rw", LOOP): copy_by_loop(args)}
-    for form in forms:
-        path = f"{args.work}/{FORMS[form]}"
-        results[part, "rw", form] = run([
-            f"{args.build}/bench/checkpoint", write_json(args, f"{part}.json", text), path,
-            STATE_ELEMENTS])
+    for form, name in forms.items():
+        path = f"{args.work}/{name}"
+        results[part, "rw", form] = run([*program, write_json(args, f"{part}.json", text), path, STATE_ELEMENTS], env)
         if path.endswith(".safetensors"):
             results[part, "rw", CP] = copy_by_cp(args, path)
         remove(path)
@@ -323,7 +320,7 @@ def copy_by_cp(args, source):
 
 
 def checkpoint_round(args):
-    return save_and_restore(args, "checkpoint", FORMS)
+    return save_and_restore(args, "checkpoint", FORMS, [f"{args.build}/bench/checkpoint"])
 
 
 def checkpoint_print(rounds):

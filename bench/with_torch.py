@@ -19,7 +19,8 @@ SAVED = {SAVED_IN_MEMORY: "saved-memory", "torch's save_on_cpu": "saved-cpu",
 
 
 def torch_round(args):
-    results = save_and_restore(args, "torch", (UNIVERSAL,))
+    results = save_and_restore(args, "torch", {UNIVERSAL: "state"}, [python(args), "bench/programs/universal.py"],
+                               environment(args))
     saved = run([python(args), "bench/programs/torch_save.py", args.work, 3 * STATE_GROUPS,
                  STATE_ELEMENTS // STATE_GROUPS], env=environment(args))
     if not getattr(args, "ops_compiled", False):

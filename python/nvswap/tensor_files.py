@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Iterator, Mapping, Optional, Sequence, Tuple, Union
 
 from nvswap._native import ffi, lib
+from nvswap.dtypes import number_name
 from nvswap.engine import Engine, Names
 from nvswap.errors import check, new_error
 from nvswap.optimizer import STATES, Optimizer
@@ -133,6 +134,17 @@ def _opened(path: Path) -> Iterator[Any]:
         yield checkpoint[0]
     finally:
         lib.nvs_checkpoint_close(checkpoint[0])
+
+
+def tensors_of(path: Path) -> Iterator[Tuple[str, str, Tuple[int, ...], int]]:
+    """Of each tensor in a file: name, element type, shape, and the offset of its data."""
+    with _opened(path) as checkpoint:
+        found = ffi.new("struct nvs_checkpoint_tensor *")
+        found.size = ffi.sizeof("struct nvs_checkpoint_tensor")
+        for index in range(lib.nvs_checkpoint_count(checkpoint)):
+            check(lib.nvs_checkpoint_get(checkpoint, index, found))
+            yield ffi.string(found.name).decode(), number_name(found.dtype), \
+                tuple(found.shape[0:found.ndim]), int(found.offset)
 
 
 @contextmanager

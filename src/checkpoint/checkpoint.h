@@ -9,8 +9,7 @@
  *	torch: zip pickle_names pickle read write
  *	checkpoint: checkpoint placement reading writing
  *	tensors: tensors checksums weights
- *	state: state_move groups
- *	universal: ranks tree params open_files universal/export universal/import
+ *	state: state
  */
 #ifndef CHECKPOINT_CHECKPOINT_H
 #define CHECKPOINT_CHECKPOINT_H
@@ -28,8 +27,7 @@
 #define ENTRIES_MAX (16u << 20)
 /*
  * What opening a checkpoint takes of memory at most: for `nbytes` of headers and an index, or of
- * the pickle and the directory of a file of torch.save. A universal checkpoint has its files open
- * one after the other, up to 32 at a time.
+ * the pickle and the directory of a file of torch.save.
  */
 #define HEADER_BYTES(nbytes) (JSON_BYTES(nbytes) + 16 * (size_t)(nbytes))
 #define TORCH_BYTES(nbytes)  ((512u << 10) + 256 * (size_t)(nbytes))
@@ -105,10 +103,6 @@ int checkpoint_lacks(const struct nvs_checkpoint *checkpoint, const char *name,
 /* Sets an entry without a place. `shape` NULL: one dimension. -ENOMEM. */
 int entry_make(struct entry *entry, const char *name, enum nvs_dtype dtype, uint64_t numel,
 	       const uint64_t *shape, size_t ndim);
-/* -ESTALE: the entry, in a file of `path`, has another shape than `name` has here. A `shape` of one
- * dimension may be the number of elements alone, and is not compared. */
-int entry_check_shape(const struct entry *entry, const char *path, const char *name,
-		      const uint64_t *shape, size_t ndim, struct nvs_error *error);
 /* Whether the tensor is only a part of its storage, so that the file has no CRC-32 of the tensor
  * itself. */
 bool entry_is_view(const struct nvs_checkpoint *checkpoint, const struct entry *entry);
@@ -304,17 +298,6 @@ int writing_commit(struct writing *writing, struct nvs_error *error);
 /* Ends it, with all transfers in flight; without a commit, nothing has changed. */
 void writing_end(struct writing *writing);
 
-/* ---- reading.c ---- */
-
-#define STORAGE_MEMORY ((uint64_t)4 << 20)
-
-/*
- * The CRC-32 of a storage's bytes. `memory`, STORAGE_MEMORY bytes of huge_map, must stay valid
- * until the file is closed. Errors: those of nvs_aio_pread and nvs_aio_wait.
- */
-int storage_sum(const struct storage *storage, struct nvs_aio *aio, struct nvs_file *file,
-		char *memory, uint32_t *crc, struct nvs_error *error);
-
 /* ---- checksums.c: files beside .safetensors files ---- */
 
 #define CHECKSUMS_SUFFIX ".checksums"
@@ -331,13 +314,15 @@ int checksums_load(struct nvs_checkpoint *checkpoint, size_t i, const char *dire
 int checksums_read(struct nvs_checkpoint *checkpoint, size_t i, const char *path, int fd,
 		   uint64_t nbytes, struct nvs_error *error);
 
+/* ---- reading.c ---- */
+
 struct reading {
 	const struct nvs_checkpoint *checkpoint;
 	struct nvs_file **files;
 	struct nvs_aio *aio;
 	/* For tensors that are parts of their storages; NULL until there is one: */
 	bool *checked; /* by storage */
-	char *memory;  /* STORAGE_MEMORY bytes */
+	char *memory;
 };
 
 /* Opens file `i` of a checkpoint, which must be as it was when its header was read: a descriptor,
@@ -347,7 +332,7 @@ int reading_begin(struct reading *reading, struct nvs_aio *aio,
 		  const struct nvs_checkpoint *checkpoint, struct nvs_error *error);
 /*
  * Compares the storage of an entry that is a part of it, once. -EBADMSG: it is damaged; -ENOMEM,
- * and the errors of storage_sum.
+ * and errors of reading.
  */
 int reading_check(struct reading *reading, const struct entry *entry, struct nvs_error *error);
 void reading_end(struct reading *reading);

@@ -18,7 +18,6 @@
 
 #include "base/error.h"
 #include "base/json/read.h"
-#include "base/shape.h"
 
 void checkpoint_free(struct nvs_checkpoint *checkpoint)
 {
@@ -187,18 +186,6 @@ int entry_make(struct entry *entry, const char *name, enum nvs_dtype dtype, uint
 	else
 		entry->shape[0] = numel;
 	return 0;
-}
-
-int entry_check_shape(const struct entry *entry, const char *path, const char *name,
-		      const uint64_t *shape, size_t ndim, struct nvs_error *error)
-{
-	char there[SHAPE_TEXT], here[SHAPE_TEXT];
-
-	if (ndim < 2 || shapes_equal(entry->shape, entry->ndim, shape, ndim))
-		return 0;
-	return error_about(error, -ESTALE, name, 0, 0, "%s: %s has the shape %s there, and %s here",
-			   path, name, shape_text(entry->shape, entry->ndim, there),
-			   shape_text(shape, ndim, here));
 }
 
 bool entry_is_view(const struct nvs_checkpoint *checkpoint, const struct entry *entry)

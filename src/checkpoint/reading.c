@@ -51,15 +51,17 @@ int reading_begin(struct reading *reading, struct nvs_aio *aio,
 	return rc;
 }
 
-#define CHUNK ((uint64_t)1 << 20) /* bytes between multiples of it in the file */
-#define DEPTH (STORAGE_MEMORY / CHUNK)
+#define STORAGE_MEMORY ((uint64_t)4 << 20)
+#define CHUNK	       ((uint64_t)1 << 20) /* bytes between multiples of it in the file */
+#define DEPTH	       (STORAGE_MEMORY / CHUNK)
 
 /*
- * A chunk lies in memory as in the file, so that it is read directly. Bytes before `summed`, a
- * place in the file, are summed; up to `begun` they are being read.
+ * The CRC-32 of a storage's bytes. `memory`, STORAGE_MEMORY bytes of huge_map, must stay valid
+ * until the file is closed. A chunk lies in it as in the file, so that it is read directly. Bytes
+ * before `summed`, a place in the file, are summed; up to `begun` they are being read.
  */
-int storage_sum(const struct storage *storage, struct nvs_aio *aio, struct nvs_file *file,
-		char *memory, uint32_t *crc, struct nvs_error *error)
+static int storage_sum(const struct storage *storage, struct nvs_aio *aio, struct nvs_file *file,
+		       char *memory, uint32_t *crc, struct nvs_error *error)
 {
 	uint64_t summed = storage->offset, begun = summed, end = summed + storage->nbytes;
 	struct nvs_request *requests[DEPTH];

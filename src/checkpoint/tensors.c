@@ -316,6 +316,7 @@ static int find_item(struct pair *pair, struct nvs_engine *engine,
 		     const struct nvs_checkpoint *checkpoint,
 		     const struct nvs_checkpoint_item *items, size_t i, struct nvs_error *error)
 {
+	char there[SHAPE_TEXT], here[SHAPE_TEXT];
 	struct nvs_checkpoint_item item;
 	struct nvs_tensor_info info = {.size = sizeof(info)};
 	int rc = read_item(&item, items, i, &info, engine, error);
@@ -338,8 +339,15 @@ static int find_item(struct pair *pair, struct nvs_engine *engine,
 				   (unsigned long long)pair->entry->numel,
 				   nvs_dtype_name(pair->entry->dtype),
 				   (unsigned long long)info.numel, nvs_dtype_name(info.dtype));
-	return entry_check_shape(pair->entry, checkpoint->paths[pair->entry->file], item.name,
-				 item.shape, item.ndim, error);
+	/* A shape of one dimension may be the number of elements alone. */
+	if (item.ndim < 2 ||
+	    shapes_equal(pair->entry->shape, pair->entry->ndim, item.shape, item.ndim))
+		return 0;
+	return error_about(error, -ESTALE, item.name, 0, 0,
+			   "%s: %s has the shape %s there, and %s here",
+			   checkpoint->paths[pair->entry->file], item.name,
+			   shape_text(pair->entry->shape, pair->entry->ndim, there),
+			   shape_text(item.shape, item.ndim, here));
 }
 
 int nvs_checkpoint_import(struct nvs_engine *engine, const struct nvs_checkpoint *checkpoint,

@@ -120,7 +120,7 @@ int writing_begin(struct writing *writing, struct nvs_aio *aio, const char *path
 			rc = options->pickle
 				     ? torch_place_pickle(torch, plan, options->pickle,
 							  options->pickle_bytes, path, error)
-				     : torch_place(torch, plan, false, count, path, error);
+				     : torch_place(torch, plan, count, path, error);
 		if (rc)
 			return rc;
 		placement->headers[0] = torch->lead;

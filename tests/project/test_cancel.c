@@ -211,8 +211,6 @@ static void call_optimizer(const struct nvs_config *settings)
 {
 	static float weights[NUMEL], gradients[NUMEL], state[3 * NUMEL];
 	const struct nvs_group_spec group = {sizeof(group), "g", NUMEL, NVS_F32, weights};
-	const struct nvs_checkpoint_param param = {
-		.size = sizeof(param), .name = "g", .numel = NUMEL};
 	struct nvs_adam_update update = {.size = sizeof(update),
 					 .numel = NUMEL,
 					 .step = 1,
@@ -237,7 +235,6 @@ static void call_optimizer(const struct nvs_config *settings)
 	struct nvs_checkpoint *checkpoint;
 	struct nvs_optimizer *opened;
 	const char *state_file = path_in(directory, "state.pt");
-	const char *universal = path_in(directory, "universal");
 	void *moved[] = {weights};
 	double square;
 
@@ -260,8 +257,6 @@ static void call_optimizer(const struct nvs_config *settings)
 	CALL(nvs_checkpoint_open(&checkpoint, state_file, &error));
 	CALL(nvs_checkpoint_import_optimizer(opened, checkpoint, NULL, &error));
 	nvs_checkpoint_close(checkpoint);
-	CALL(nvs_checkpoint_export_universal(opened, &param, 1, universal, NULL, &error));
-	CALL(nvs_checkpoint_import_universal(opened, &param, 1, universal, &error));
 	CALL(nvs_optimizer_commit(opened, &error));
 	CALL(nvs_optimizer_close(opened, &error));
 	CALL(nvs_optimizer_open(&opened, settings, &group, 1, NULL, &error));

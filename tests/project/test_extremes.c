@@ -17,7 +17,7 @@
 #define POWER(n) (UINT64_C(1) << (n))
 #define TOP	 UINT64_MAX
 
-static char checkpoint_path[512], universal_path[512];
+static char checkpoint_path[512];
 static struct nvs_engine *weights_engine;
 static struct nvs_error error = {.size = sizeof(error)};
 static float gradients[NUMEL], state_of[3][NUMEL];
@@ -36,8 +36,6 @@ CALLS(update_arrays, nvs_adam_update(with, &error))
 CALLS(update_by_rule, nvs_rule_update(with, &error))
 CALLS(export_item, nvs_checkpoint_export(engine, with, 1, checkpoint_path, NULL, &error))
 CALLS(export_pickled, nvs_checkpoint_export(engine, NULL, 0, checkpoint_path, with, &error))
-CALLS(export_param,
-      nvs_checkpoint_export_universal(optimizer, with, 1, universal_path, NULL, &error))
 
 static int register_tensor(const void *spec)
 {
@@ -160,7 +158,7 @@ static int look_for_store(const void *place)
 	return rc == -ENODATA ? 0 : rc;
 }
 
-static const uint64_t whole_shape[] = {NUMEL}, one_shape[] = {1};
+static const uint64_t whole_shape[] = {NUMEL};
 
 static const struct nvs_checkpoint_options good_files = {.size = sizeof(good_files)};
 
@@ -190,15 +188,6 @@ static int export_storage(const void *storage)
 						       .nstorages = 1};
 
 	return export_pickled(&options);
-}
-
-static int export_by_ranks(const void *options)
-{
-	const struct nvs_checkpoint_param param = {
-		.size = sizeof(param), .name = "p", .numel = NUMEL};
-
-	return nvs_checkpoint_export_universal(optimizer, &param, 1, universal_path, options,
-					       &error);
 }
 
 /* ---- Structures, with values that are accepted ---- */
@@ -266,9 +255,6 @@ static const struct nvs_checkpoint_options good_pickled = {.size = sizeof(good_p
 							   .pickle_bytes = 1,
 							   .storages = &good_storage,
 							   .nstorages = 1};
-static const struct nvs_checkpoint_param good_param = {
-	.size = sizeof(good_param), .name = "p", .numel = 1, .shape = one_shape, .ndim = 1};
-static const struct nvs_universal_options good_ranks = {.size = sizeof(good_ranks)};
 
 /* ---- Fields ---- */
 
@@ -434,23 +420,6 @@ static const struct field storage_fields[] = {
 	FIELD_OF(nvs_checkpoint_storage, nbytes, .kind = WHOLE, .least = 0, .most = 4096,
 		 .untried = UINT64_C(1) << 59),
 };
-static const struct field param_fields[] = {
-	GIVEN(nvs_checkpoint_param, name),
-	WHOLE_FIELD(nvs_checkpoint_param, group, 0, 0, 0),
-	WHOLE_FIELD(nvs_checkpoint_param, offset, 0, NUMEL - 1, 0),
-	WHOLE_FIELD(nvs_checkpoint_param, numel, 1, 1, 0),
-	WHOLE_FIELD(nvs_checkpoint_param, first, 0, 0, 0),
-	OPTIONAL(nvs_checkpoint_param, shape),
-	FIELD_OF(nvs_checkpoint_param, ndim, .kind = WHOLE, .least = 0, .most = 1, .untried = 64),
-};
-static const struct field ranks_fields[] = {
-	OPTIONAL(nvs_universal_options, optimizer_state),
-	WHOLE_FIELD(nvs_universal_options, optimizer_state_bytes, 0, 0, 0),
-	WHOLE_FIELD(nvs_universal_options, rank, 0, 0, 0),
-	WHOLE_FIELD(nvs_universal_options, world, 0, 1, 0),
-	OPTIONAL(nvs_universal_options, gather),
-	OPTIONAL(nvs_universal_options, gather_arg),
-};
 static const struct field place_fields[] = {
 	GIVEN(nvs_store_place, paths),
 	WHOLE_FIELD(nvs_store_place, npaths, 1, NVS_PATHS_MAX, 0),
@@ -504,8 +473,6 @@ static const struct structure {
 	S(nvs_checkpoint_options, export_pickled, &good_pickled, pickled_fields),
 	S(nvs_files_options, open_files, &good_aio, aio_fields),
 	S(nvs_checkpoint_storage, export_storage, &good_storage, storage_fields),
-	S(nvs_checkpoint_param, export_param, &good_param, param_fields),
-	S(nvs_universal_options, export_by_ranks, &good_ranks, ranks_fields),
 	S(nvs_store_place, look_for_store, &good_place, place_fields),
 	FILLED(nvs_machine_info, advise_machine, machine_flags, COUNT(machine_flags)),
 	FILLED(nvs_path_info, advise_path, path_flags, COUNT(path_flags)),
@@ -997,7 +964,6 @@ static int start(void **state)
 	good_range.tensor = good_item.tensor = tensor;
 	snprintf(checkpoint_path, sizeof(checkpoint_path), "%s",
 		 path_in(temp_directory(), "extreme.safetensors"));
-	snprintf(universal_path, sizeof(universal_path), "%s", path_in(temp_directory(), "tag"));
 	path = path_in(temp_directory(), "weights.safetensors");
 	item.tensor = tensor;
 	SUCCEEDS(nvs_checkpoint_export(engine, &item, 1, path, NULL, &error), &error);

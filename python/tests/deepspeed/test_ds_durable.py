@@ -18,10 +18,10 @@ import torch  # noqa: E402
 
 import nvswap  # noqa: E402
 from nvswap.deepspeed.checkpoint.durable import (  # noqa: E402
-    REPLACING, FolderLock, check_whole, discard, mark_replacing, new_directory, replace, replace_text,
-    replacing)
+    REPLACING, FolderLock, check_whole, mark_replacing)
 from nvswap.deepspeed.checkpoint.engine import CheckpointEngine, _locking  # noqa: E402
 from nvswap.deepspeed.checkpoint.stored import EngineFile, Stored  # noqa: E402
+from nvswap.durable import discard, new_directory, replace, replace_text, replacing  # noqa: E402
 
 
 def contents(path):

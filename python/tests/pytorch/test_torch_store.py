@@ -1,16 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What `nvswap store export` writes, read by torch, and what torch saves, imported."""
+"""What `nvswap store export` and `export_universal` write, read by torch, and what torch saves, imported."""
 
+import argparse
+import errno
 import os
 import subprocess
 import zipfile
+from collections import Counter
+from pathlib import PurePath
 
 import torch
 
-from promises import BUILD, main, promise
+from promises import BUILD, main, promise, raises
 
 import nvswap
+from nvswap import Parameter, export_universal, import_universal
 import nvswap.torch
 
 PARTS = ("fp32", "exp_avg", "exp_avg_sq")
@@ -55,8 +60,7 @@ def random_state():
 def torch_reads_what_is_exported_and_what_torch_saves_is_imported(directory):
     weights = {name: torch.zeros(numel).numpy() for name, numel in GROUPS.items()}
     opened(directory, weights).close()
-    first, second, universal = (os.path.join(directory, name) for name in
-                                ("first.pt", "second.pt", "step9"))
+    first, second = (os.path.join(directory, name) for name in ("first.pt", "second.pt"))
     for step in (5, torch.tensor(6), torch.tensor([7], dtype=torch.uint64), torch.tensor(9.)):
         state = random_state()
         torch.save(state | {"step": step}, first)
@@ -66,10 +70,33 @@ def torch_reads_what_is_exported_and_what_torch_saves_is_imported(directory):
         assert found.pop("step") == int(step)
         assert found.keys() == state.keys()
         assert all(tensor.equal(found[name]) for name, tensor in state.items())
-    store("export", "--to", universal, directory)
-    for name, tensor in state.items():
-        path = os.path.join(universal, "zero", *name.split(".")) + ".pt"
-        assert torch.load(path, weights_only=True).equal(tensor)
+
+
+@promise
+def torch_reads_a_universal_checkpoint_and_what_torch_saves_is_imported(directory):
+    universal = os.path.join(directory, "step9")
+    parameters = [Parameter("a", "embed", 0, 49995, 0, (5, 9, 1111)), Parameter("b", "embed", 49995, 5),
+                  Parameter("none", "embed", 0, 0, 0, (3, 0)), Parameter("scalar", "head", 0, 1, 0, ())]
+    with opened(directory, {name: torch.rand(numel).numpy() for name, numel in GROUPS.items()}) as optimizer:
+        for step in (5, torch.tensor(6), torch.tensor(7.), torch.tensor([8., 9.], dtype=torch.float64)[1]):
+            export_universal(optimizer, universal, parameters)
+            for each in parameters:
+                for mmap in (False, True):
+                    found = torch.load(os.path.join(universal, "zero", each.name, "fp32.pt"), weights_only=True, mmap=mmap)
+                    own = optimizer.get_state(each.group, "master", each.offset, each.numel)
+                    assert found.shape == (each.shape if each.shape is not None else (each.numel,))
+                    assert found.flatten().equal(torch.from_numpy(own))
+            file = os.path.join(universal, "zero/optimizer_state.pt")
+            found = torch.load(file, weights_only=True)
+            assert found["optimizer_state_dict"]["state"][0]["step"] == optimizer.step_count
+            found["optimizer_state_dict"]["state"][0]["step"] = step
+            found |= {"loss_scaler": argparse.Namespace(scale=1), "counts": Counter("aab"), "stage": PurePath("a")}
+            torch.save(found, file)
+            wanted = torch.rand(5, 9, 1111)
+            torch.save({"param": wanted}, os.path.join(universal, "zero/a/exp_avg.pt"))
+            import_universal(optimizer, universal, parameters)
+            assert optimizer.step_count == int(step)
+            assert torch.from_numpy(optimizer.get_state("embed", "exp_avg", 0, 49995)).equal(wanted.flatten())
 
 
 @promise
@@ -121,20 +148,17 @@ def damage_of_a_storage_that_parts_of_the_state_share_is_refused(directory):
 
 @promise
 def damage_of_a_storage_of_which_a_parameter_is_a_part_is_refused(directory):
-    weights = {name: torch.ones(numel).numpy() for name, numel in GROUPS.items()}
-    opened(directory, weights).close()
     saved = os.path.join(directory, "step1")
-    store("export", "--to", saved, directory)
     path = os.path.join(saved, "zero", "embed", "exp_avg.pt")
     part = torch.rand(GROUPS["embed"] + 1)[:-1]
-    torch.save({"param": part}, path)
-    store("import", "--kind", "optimizer", "--from", saved, directory)
-    store("export", "--to", os.path.join(directory, "step2"), directory)
-    again = path.replace("step1", "step2")
-    assert torch.load(again, weights_only=True).equal(part)
-    flip_last_byte_of_data(path)
-    error = refused("import", "--kind", "optimizer", "--from", saved, directory)
-    assert "zero/embed/exp_avg.pt: its bytes do not have the checksum" in error, error
+    with opened(directory, {name: torch.ones(numel).numpy() for name, numel in GROUPS.items()}) as optimizer:
+        export_universal(optimizer, saved)
+        torch.save({"param": part}, path)
+        import_universal(optimizer, saved)
+        assert torch.from_numpy(optimizer.get_state("embed", "exp_avg")).equal(part)
+        flip_last_byte_of_data(path)
+        error = raises(nvswap.Error, lambda: import_universal(optimizer, saved), errno.EBADMSG)
+        assert f"{path}: its bytes do not have the checksum" in str(error), error
 
 
 @promise

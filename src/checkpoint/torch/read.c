@@ -405,42 +405,32 @@ static int read_file(struct torch_reader *reader)
 		      checkpoint->unread[0].why);
 }
 
-int torch_load_fd(struct nvs_checkpoint *checkpoint, int fd, const char *path, bool *is_torch,
-		  struct nvs_error *error)
-{
-	struct torch_reader reader = {
-		.checkpoint = checkpoint, .fd = fd, .path = path, .error = error};
-	uint32_t begin = begin_of(fd);
-	int rc;
-
-	*is_torch = begin == ZIP_BEGIN || begin == OLD_BEGIN;
-	if (!*is_torch)
-		return 0;
-	if (begin == OLD_BEGIN)
-		return REJECT(&reader,
-			      "it has the form of torch.save before version 1.6: load it and "
-			      "save it again with a newer one");
-	rc = read_file(&reader);
-	torch_reader_free(&reader);
-	if (rc)
-		checkpoint_free(checkpoint);
-	return rc;
-}
-
 int torch_load(struct nvs_checkpoint *checkpoint, const char *path, bool *is_torch,
 	       struct nvs_error *error)
 {
-	int rc, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	int rc = 0, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	struct torch_reader reader = {
+		.checkpoint = checkpoint, .fd = fd, .path = path, .error = error};
 	struct stat status;
+	uint32_t begin;
 
 	*is_torch = false;
 	if (fd < 0)
 		return 0;
-	rc = torch_load_fd(checkpoint, fd, path, is_torch, error);
-	/* Refuses a file that only its name takes for one of torch.save. What is no regular file is
-	 * left to the other readers to refuse. */
-	if (!rc && !*is_torch && text_ends_with(path, ".pt") && !fstat(fd, &status) &&
-	    S_ISREG(status.st_mode)) {
+	begin = begin_of(fd);
+	*is_torch = begin == ZIP_BEGIN || begin == OLD_BEGIN;
+	if (begin == OLD_BEGIN)
+		rc = REJECT(&reader,
+			    "it has the form of torch.save before version 1.6: load it and save it "
+			    "again with a newer one");
+	else if (*is_torch) {
+		rc = read_file(&reader);
+		torch_reader_free(&reader);
+		if (rc)
+			checkpoint_free(checkpoint);
+	} else if (text_ends_with(path, ".pt") && !fstat(fd, &status) && S_ISREG(status.st_mode)) {
+		/* Only its name takes it for a file of torch.save. What is no regular file is left
+		 * to the other readers to refuse. */
 		*is_torch = true;
 		rc = error_set(error, -EINVAL, "%s: it %s, so no file of torch.save", path,
 			       status.st_size ? "does not begin as a zip" : "is empty");
@@ -450,22 +440,6 @@ int torch_load(struct nvs_checkpoint *checkpoint, const char *path, bool *is_tor
 }
 
 /* ---- A number ---- */
-
-static const struct object *item_of(const struct object *object, const char *key)
-{
-	char number[24];
-
-	for (size_t i = 0; object->kind == OBJECT_DICT && i + 1 < object->n; i += 2) {
-		const struct object *own = object->items[i];
-
-		if (own->kind == OBJECT_INT)
-			snprintf(number, sizeof(number), "%" PRId64, own->number);
-		if ((own->kind == OBJECT_INT && !strcmp(number, key)) ||
-		    (own->kind == OBJECT_STRING && !strcmp(own->text, key)))
-			return object->items[i + 1];
-	}
-	return NULL;
-}
 
 /* The element of a tensor that has one. A negative number becomes one above every bound. */
 static int read_element(struct torch_reader *reader, const struct object *tensor, double *value)
@@ -499,16 +473,16 @@ static int read_element(struct torch_reader *reader, const struct object *tensor
 	return rc;
 }
 
-static int read_count(struct torch_reader *reader, const char *const *keys, uint64_t *count)
+static int read_count(struct torch_reader *reader, const char *key, uint64_t *count)
 {
-	const struct object *object = reader->pickle.root;
+	const struct object *root = reader->pickle.root, *object = NULL;
 	double value = -1;
 	int rc = 0;
 
-	for (size_t i = 0; keys[i] && object; i++) {
-		snprintf(reader->name, sizeof(reader->name), "%s", keys[i]);
-		object = item_of(object, keys[i]);
-	}
+	snprintf(reader->name, sizeof(reader->name), "%s", key);
+	for (size_t i = 0; root->kind == OBJECT_DICT && i + 1 < root->n && !object; i += 2)
+		if (root->items[i]->kind == OBJECT_STRING && !strcmp(root->items[i]->text, key))
+			object = root->items[i + 1];
 	if (!object)
 		return REJECT(reader, "it is missing");
 	if (object->kind == OBJECT_INT && object->number >= 0) {
@@ -527,7 +501,7 @@ static int read_count(struct torch_reader *reader, const char *const *keys, uint
 	return (double)*count == value ? 0 : REJECT(reader, "it must be a whole number");
 }
 
-int torch_read_count(int fd, const char *path, const char *const *keys, uint64_t *count,
+int torch_read_count(int fd, const char *path, const char *key, uint64_t *count,
 		     struct nvs_error *error)
 {
 	struct nvs_checkpoint none = {0};
@@ -539,7 +513,7 @@ int torch_read_count(int fd, const char *path, const char *const *keys, uint64_t
 	if (!rc)
 		rc = read_values(&reader);
 	if (!rc)
-		rc = read_count(&reader, keys, count);
+		rc = read_count(&reader, key, count);
 	torch_reader_free(&reader);
 	return rc;
 }

@@ -3,16 +3,14 @@
 #ifndef CHECKPOINT_TORCH_H
 #define CHECKPOINT_TORCH_H
 
-#include <stdio.h>
-
 #include "checkpoint/checkpoint.h"
 
 /*
  * Places the tensors and makes the records before them: a dictionary of them, and of `count` unless
- * that is NULL; or, `alone`, the only tensor as the file's value. torch_free follows in any case.
+ * that is NULL. torch_free follows in any case.
  */
-int torch_place(struct torch *torch, struct nvs_checkpoint *plan, bool alone,
-		const struct torch_count *count, const char *path, struct nvs_error *error);
+int torch_place(struct torch *torch, struct nvs_checkpoint *plan, const struct torch_count *count,
+		const char *path, struct nvs_error *error);
 /* The same with a pickle that the caller has made. */
 int torch_place_pickle(struct torch *torch, struct nvs_checkpoint *plan, const char *pickle,
 		       size_t nbytes, const char *path, struct nvs_error *error);
@@ -20,25 +18,12 @@ int torch_place_pickle(struct torch *torch, struct nvs_checkpoint *plan, const c
 int torch_finish(const struct torch *torch, const struct nvs_checkpoint *plan,
 		 const struct sink *sink, const char *path, struct nvs_aio *aio,
 		 struct nvs_error *error);
-/* torch_load of an open file; `path` stands for it in errors. */
-int torch_load_fd(struct nvs_checkpoint *checkpoint, int fd, const char *path, bool *is_torch,
-		  struct nvs_error *error);
 /*
- * The whole number, or tensor of one element, that lies below these keys (the last is NULL) of
- * nested dictionaries. -EINVAL: there is none; the errors of torch_load.
+ * The whole number, or tensor of one element, that a dictionary has for this key. -EINVAL: there is
+ * none; the errors of torch_load.
  */
-int torch_read_count(int fd, const char *path, const char *const *keys, uint64_t *count,
+int torch_read_count(int fd, const char *path, const char *key, uint64_t *count,
 		     struct nvs_error *error);
 void torch_free(struct torch *torch);
-
-/*
- * The values of a pickle, one after the other, as torch.save writes them. A dictionary is "}(", its
- * keys and values in turn, and "u"; a list is "](", its values, and "e". Errors are those of the
- * stream, when it is closed.
- */
-void pickle_begin(FILE *out);
-void pickle_end(FILE *out);
-void pickle_text(FILE *out, const char *text);
-void pickle_number(FILE *out, uint64_t number);
 
 #endif

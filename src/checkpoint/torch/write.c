@@ -10,6 +10,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,14 +35,14 @@ static void put_number(FILE *out, uint64_t value, unsigned nbytes)
 
 /* ---- Pickles ---- */
 
-void pickle_text(FILE *out, const char *text)
+static void pickle_text(FILE *out, const char *text)
 {
 	fputc('X', out);
 	put_number(out, strlen(text), 4);
 	fputs(text, out);
 }
 
-void pickle_number(FILE *out, uint64_t number)
+static void pickle_number(FILE *out, uint64_t number)
 {
 	unsigned nbytes = 1;
 
@@ -104,16 +105,6 @@ static void pickle_tensor(FILE *out, const struct entry *entry, size_t index)
 	if (!storage)
 		pickle_name(out, pickle_name_of(NAME_CONSTANT, entry->dtype));
 	fputs("tR", out);
-}
-
-void pickle_begin(FILE *out)
-{
-	fputs("\x80\x02", out);
-}
-
-void pickle_end(FILE *out)
-{
-	fputc('.', out);
 }
 
 /* ---- Zips ---- */
@@ -300,8 +291,8 @@ int torch_place_pickle(struct torch *torch, struct nvs_checkpoint *plan, const c
 	return rc ? error_set(error, rc, "no memory for the directory of %s", path) : 0;
 }
 
-int torch_place(struct torch *torch, struct nvs_checkpoint *plan, bool alone,
-		const struct torch_count *count, const char *path, struct nvs_error *error)
+int torch_place(struct torch *torch, struct nvs_checkpoint *plan, const struct torch_count *count,
+		const char *path, struct nvs_error *error)
 {
 	char *pickle = NULL;
 	size_t nbytes = 0;
@@ -316,24 +307,17 @@ int torch_place(struct torch *torch, struct nvs_checkpoint *plan, bool alone,
 					   path, plan->entries[i].name,
 					   nvs_dtype_name(plan->entries[i].dtype));
 	out = open_memstream(&pickle, &nbytes);
-	assert(!alone || (plan->n == 1 && !count));
 	if (out) {
-		pickle_begin(out);
-		if (alone)
-			pickle_tensor(out, plan->entries, 0);
-		else {
-			fputs("}(", out);
-			for (size_t i = 0; i < plan->n; i++) {
-				pickle_text(out, plan->entries[i].name);
-				pickle_tensor(out, &plan->entries[i], i);
-			}
-			if (count) {
-				pickle_text(out, count->name);
-				pickle_number(out, count->value);
-			}
-			fputs("u", out);
+		fputs("\x80\x02}(", out);
+		for (size_t i = 0; i < plan->n; i++) {
+			pickle_text(out, plan->entries[i].name);
+			pickle_tensor(out, &plan->entries[i], i);
 		}
-		pickle_end(out);
+		if (count) {
+			pickle_text(out, count->name);
+			pickle_number(out, count->value);
+		}
+		fputs("u.", out);
 		rc = fclose(out) ? -ENOMEM : 0;
 	}
 	rc = rc ? error_set(error, rc, "no memory for the directory of %s", path)

@@ -22,11 +22,10 @@ static const struct option_spec options[] = {
 	{"rollback", NULL, OPTION_FLAG, FIELD(rollback), .modes = OF(REPAIR),
 	 .help = "repair: go back to the commit before if the last one is lost"},
 	{"to", "PATH", OPTION_STRING, FIELD(to), .modes = OF(EXPORT) | OF(CHECKSUM),
-	 .help = "export: the file to write, .safetensors or .pt; for an optimizer also a "
-		 "directory. checksum: the directory of the checksums, instead of that of "
-		 "the files"},
+	 .help = "export: the file to write, .safetensors or .pt. checksum: the directory of the "
+		 "checksums, instead of that of the files"},
 	{"from", "PATH", OPTION_STRING, FIELD(from), .modes = OF(IMPORT),
-	 .help = "import: the file to read; for an optimizer also a directory"},
+	 .help = "import: the file to read"},
 	{"shard-size", "BYTES", OPTION_SIZE, FIELD(shard_bytes), .min = 1, .max = UINT64_MAX,
 	 .modes = OF(EXPORT),
 	 .help = "export: several .safetensors files of at most so much data, and their index"},
@@ -67,11 +66,7 @@ const struct command_spec store_command = {
 		"\nremove removes the one store that is chosen, unless a process holds it\n"
 		"\nexport writes the one store that is chosen to --to: the tensors of parameters "
 		"with their shapes, or of each group G of an optimizer G.fp32 and its states, "
-		"of Adam G.exp_avg and G.exp_avg_sq, with one dimension, and step. A "
-		"name without a dot, or a directory that is there, is for a universal "
-		"checkpoint of DeepSpeed with a parameter for each group; "
-		"the file latest_universal beside it is replaced to name it, as DeepSpeed has "
-		"it\n"
+		"of Adam G.exp_avg and G.exp_avg_sq, with one dimension, and step\n"
 		"\nimport reads the tensors of the file of --from, with their shapes, into the "
 		"store of --rank (0), which "
 		"it makes if there is none, and commits; other tensors of the store stay. Beside "

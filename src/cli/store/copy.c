@@ -2,8 +2,7 @@
 /*
  * `nvswap store export` writes the contents of a store to a checkpoint that other programs read;
  * `import` reads one into a store, and commits it as a whole or not at all. Neither needs a
- * configuration. The groups of an optimizer are those of the store; in a universal checkpoint each
- * is a parameter.
+ * configuration. The groups of an optimizer are those of the store.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -23,7 +22,6 @@ struct copy {
 	const struct store_job *job;
 	struct nvs_store_place place;
 	bool in;		    /* to the store */
-	bool universal;		    /* the checkpoint is a directory */
 	struct store_size size;	    /* of the store, or of the tensors that it gets */
 	uint64_t n, nbytes, commit; /* tensors, or groups of an optimizer */
 	uint64_t step;		    /* of an optimizer */
@@ -165,33 +163,6 @@ static int count_groups(struct copy *copy, struct nvs_optimizer *optimizer)
 	return rc;
 }
 
-static int move_universal(struct copy *copy, struct nvs_optimizer *optimizer)
-{
-	struct nvs_checkpoint_param *params = calloc(copy->n, sizeof(*params));
-	char **names = calloc(copy->n, sizeof(*names));
-	struct nvs_group_info group = {.size = sizeof(group)};
-	int rc = params && names ? 0 : no_memory(copy);
-
-	for (size_t i = 0; i < copy->n && !rc; i++) {
-		nvs_optimizer_get_group_info(optimizer, i, &group, NULL);
-		names[i] = utf8_form(group.name);
-		params[i] = (struct nvs_checkpoint_param){.size = sizeof(*params),
-							  .name = names[i] ? names[i] : group.name,
-							  .group = i,
-							  .numel = group.numel};
-	}
-	if (!rc)
-		rc = copy->in ? nvs_checkpoint_import_universal(optimizer, params, copy->n,
-								copy->job->from, &copy->error)
-			      : nvs_checkpoint_export_universal(optimizer, params, copy->n,
-								copy->job->to, NULL, &copy->error);
-	for (size_t i = 0; i < copy->n && names; i++)
-		free(names[i]);
-	free(names);
-	free(params);
-	return rc;
-}
-
 static int move_file(struct copy *copy, struct nvs_optimizer *optimizer)
 {
 	const struct nvs_checkpoint_options options = {.size = sizeof(options),
@@ -225,7 +196,7 @@ static int copy_optimizer(struct copy *copy)
 	if (!rc && copy->in)
 		rc = nvs_optimizer_clear_gradients(optimizer, &copy->error);
 	if (!rc)
-		rc = (copy->universal ? move_universal : move_file)(copy, optimizer);
+		rc = move_file(copy, optimizer);
 	if (!rc && copy->in)
 		rc = nvs_optimizer_set_note(optimizer, NULL, 0, &copy->error);
 	if (!rc && copy->in)
@@ -274,12 +245,17 @@ static int copy_stored(struct copy *copy)
 
 /* ---- Export ---- */
 
-/* Everything else is the name of a file, or a wrong one of a file. */
-static bool names_directory(const char *path)
+static int export_one(struct store_job *job, const struct nvs_store_place *place)
 {
-	return !text_ends_with(path, ".safetensors") && !text_ends_with(path, ".pt") &&
-	       !text_ends_with(path, ".index.json");
+	struct copy copy = {.job = job, .place = *place};
+
+	return copy_stored(&copy);
 }
+
+/* What moves the contents of directories, for errors. */
+#define UNIVERSAL                                                                                  \
+	"nvswap.export_universal and import_universal of the Python package move the state of an " \
+	"optimizer to and from the directory of a universal checkpoint"
 
 static bool is_directory(const char *path)
 {
@@ -288,42 +264,12 @@ static bool is_directory(const char *path)
 	return !stat(path, &status) && S_ISDIR(status.st_mode);
 }
 
-/* Whether the last name of the path has a dot, as the mistyped name of a file has. */
-static bool has_dot(const char *path)
-{
-	size_t length = strlen(path);
-
-	while (length && path[length - 1] == '/')
-		length--;
-	while (length && path[length - 1] != '/')
-		if (path[--length] == '.')
-			return true;
-	return false;
-}
-
-static int export_one(struct store_job *job, const struct nvs_store_place *place)
-{
-	struct copy copy = {.job = job, .place = *place, .universal = names_directory(job->to)};
-
-	if (copy.universal && !place->optimizer)
-		say("--to %s names the directory of a universal checkpoint, which holds the state "
-		    "of an optimizer; for parameters the name must end with .safetensors or .pt",
-		    job->to);
-	else if (copy.universal && has_dot(job->to) && !is_directory(job->to))
-		say("--to %s ends neither with .safetensors nor with .pt; a directory for a "
-		    "universal checkpoint is there already, or its name has no dot",
-		    job->to);
-	else
-		return copy_stored(&copy);
-	return STATUS_FAILED;
-}
-
 int store_export(struct store_job *job)
 {
 	if (!job->to)
 		say("store export needs --to PATH, such as --to model.safetensors");
-	else if (job->shard_bytes && names_directory(job->to))
-		say("--shard-size divides a .safetensors file, and --to %s is none", job->to);
+	else if (!text_ends_with(job->to, ".safetensors") && !text_ends_with(job->to, ".pt"))
+		say("--to %s must end with .safetensors or .pt; " UNIVERSAL, job->to);
 	else
 		return store_choice_open(job) ? STATUS_FAILED : store_each(job, export_one);
 	return STATUS_USAGE;
@@ -333,8 +279,7 @@ int store_export(struct store_job *job)
 
 static int import_state(struct store_job *job, const struct nvs_store_place *place)
 {
-	struct copy copy = {
-		.job = job, .place = *place, .in = true, .universal = is_directory(job->from)};
+	struct copy copy = {.job = job, .place = *place, .in = true};
 
 	return copy_stored(&copy);
 }
@@ -346,12 +291,14 @@ int store_import(struct store_job *job)
 		.job = job,
 		.place = {sizeof(copy.place), job->paths, job->npaths, (uint32_t)job->rank, false},
 		.in = true};
-	bool directory = job->from && is_directory(job->from);
 	int status;
 
 	if (!job->from)
 		return REFUSE(STATUS_USAGE,
 			      "store import needs --from PATH, such as --from model.safetensors");
+	if (is_directory(job->from))
+		return REFUSE(STATUS_USAGE, "--from %s is a directory: name a file; " UNIVERSAL,
+			      job->from);
 	if (job->kind == KIND_OPTIMIZER) {
 		chosen.any_rank = false;
 		status = store_each(&chosen, import_state);
@@ -365,12 +312,6 @@ int store_import(struct store_job *job)
 	/* A store of parameters would be made beside it, whatever the file holds. */
 	all.any_rank = optimizers.any_rank = true;
 	optimizers.kind = KIND_OPTIMIZER;
-	if (directory)
-		return REFUSE(STATUS_USAGE,
-			      "--from %s is a directory, as a universal checkpoint, which holds "
-			      "the state of "
-			      "an optimizer: add --kind optimizer, or name a file",
-			      job->from);
 	if (job->kind == KIND_ANY && store_count(&optimizers) &&
 	    store_count(&optimizers) == store_count(&all))
 		return REFUSE(STATUS_USAGE,

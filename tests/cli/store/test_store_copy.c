@@ -201,7 +201,7 @@ TEST(what_cannot_be_done_is_refused)
 	EXITS(2, "import --from a --shard-size 1m %s", path);
 	EXITS(1, "export --rank 1 --to %s/t.pt --shard-size 1m %s", path, path);
 	SAYS(1, "several stores", "export --to %s/a.safetensors %s", path, path);
-	SAYS(1, "must end with .safetensors or .pt", "export --rank 1 --to %s/a.bin %s", path,
+	SAYS(2, "must end with .safetensors or .pt", "export --rank 1 --to %s/a.bin %s", path,
 	     path);
 	EXITS(0, "export --rank 1 --to %s/a.safetensors %s", path, path);
 }

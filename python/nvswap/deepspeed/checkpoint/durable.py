@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Files that are replaced as a whole: written under a temporary name with mode 0600, made durable, then
-renamed. After a crash a path is what it was before, or complete. And whether files of torch.save have
-the bytes that were written.
+The folder of a tag: its lock, and the mark while its files are of two saves. And whether files of
+torch.save have the bytes that were written.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from typing import Iterator, Optional
 
 from deepspeed.utils import logger
 
+from nvswap.durable import sync
 from nvswap.errors import Error
 
 # What zipfile raises for a damaged file, in its data, methods, flags or numbers.
@@ -35,70 +35,6 @@ REPLACING = "replacing"
 
 # In the folder of a tag while a job saves it.
 SAVING = "saving"
-
-
-def make_directories(path: str) -> None:
-    """Makes a directory and those above it that are missing, each durable in its parent."""
-    if os.path.isdir(path):
-        return
-    parent = os.path.dirname(os.path.abspath(path))
-    make_directories(parent)
-    os.makedirs(path, exist_ok=True)  # another rank may have made it
-    _sync(parent)
-
-
-@contextmanager
-def replacing(path: str, rename: bool = True) -> Iterator[str]:
-    """The name to write the new contents of `path` to; a killed process leaves it behind, and the next
-    one with that path replaces it. The caller keeps other jobs away, and unless `rename` ends it by
-    replace() or discard()."""
-    partial = partial_of(path)
-    if os.path.lexists(partial):
-        os.unlink(partial)
-    os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-    try:
-        yield partial
-        _sync(partial)
-        if rename:
-            replace(path)
-    except BaseException:
-        discard(path)
-        raise
-
-
-def new_directory(path: str) -> str:
-    """Where the new contents of `path`, a directory, are made; what is made beside them is removed with
-    the old ones."""
-    return os.path.join(partial_of(path), "new", os.path.basename(path))
-
-
-def replace(path: str) -> None:
-    """Puts the new contents, which are durable, in the place of the old. A crash amid the renames of a
-    directory leaves neither there."""
-    partial = partial_of(path)
-    if os.path.isdir(partial):
-        if os.path.lexists(path):
-            os.rename(path, os.path.join(partial, "old"))
-        os.rename(new_directory(path), path)
-    else:
-        os.rename(partial, path)
-    _sync(os.path.dirname(path) or ".")
-    discard(path)
-
-
-def discard(path: str) -> None:
-    """Removes the new contents, if they are there. A directory's old ones go back to their place, unless
-    the new ones have it."""
-    partial = partial_of(path)
-    if os.path.isdir(partial):
-        old = os.path.join(partial, "old")
-        if os.path.lexists(old) and not os.path.lexists(path):
-            os.rename(old, path)
-            _sync(os.path.dirname(path) or ".")
-        shutil.rmtree(partial)
-        return
-    with suppress(FileNotFoundError):
-        os.unlink(partial)
 
 
 def remove(path: str) -> None:
@@ -118,7 +54,7 @@ def mark_replacing(folder: str) -> bool:
         return False
     os.close(descriptor)
     try:
-        _sync(folder)
+        sync(folder)
     except BaseException:
         os.unlink(mark)
         raise
@@ -129,7 +65,7 @@ def unmark_replacing(folder: str) -> None:
     """Removes the mark, durably, if there is one. Several ranks may do it at once."""
     with suppress(FileNotFoundError):
         os.unlink(os.path.join(folder, REPLACING))
-        _sync(folder)
+        sync(folder)
 
 
 def check_replaced(folder: str) -> None:
@@ -197,18 +133,6 @@ def _damaged_value(archive: zipfile.ZipFile) -> Optional[str]:
     return None
 
 
-def partial_of(path: str) -> str:
-    """The name of new contents until they take their place."""
-    return f"{path}.partial"
-
-
-def replace_text(path: str, text: str) -> None:
-    """Makes `text` the contents of a file. Jobs that do so at once take turns."""
-    with _locked(os.path.dirname(path) or "."), replacing(path) as partial, \
-            open(partial, "w", encoding="utf-8") as file:
-        file.write(text)
-
-
 class FolderLock:
     """
     The lock of a tag's folder, which ends with the process. It is on a file there: the exports of a save
@@ -262,22 +186,3 @@ class FolderLock:
 def _warn_of_no_locks(save_dir: str) -> None:
     logger.warning(f"{save_dir}: its file system locks no files, so nothing keeps two jobs from saving "
                    "one tag at once: give each job tags of its own")
-
-
-@contextmanager
-def _locked(folder: str) -> Iterator[None]:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        with suppress(OSError):  # of a directory, NFS has no such lock
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

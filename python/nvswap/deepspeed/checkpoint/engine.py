@@ -21,14 +21,16 @@ from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchChe
 from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum
 from deepspeed.utils import logger
 
+from nvswap.checkpoint import refuse_other_files
 from nvswap.deepspeed.checkpoint import stored, writing
 from nvswap.deepspeed.checkpoint.durable import (
-    FolderLock, check_whole, discard, is_zip, make_directories, mark_replacing, naming, new_directory,
-    partial_of, remove, replace, replace_text, replacing, unmark_replacing)
+    FolderLock, check_whole, is_zip, mark_replacing, naming, remove, unmark_replacing)
 from nvswap.deepspeed.checkpoint.ranks import of_all_ranks, share_failure, together
 from nvswap.deepspeed.checkpoint.zero3 import FILE, UNIVERSAL
 from nvswap.deepspeed.depth import choice
 from nvswap.deepspeed.releases import checkpoint_settings, swap_copy_predicate_name
+from nvswap.durable import (
+    discard, make_directories, new_directory, partial_of, replace, replace_text, replacing)
 from nvswap.errors import Error
 
 
@@ -261,15 +263,6 @@ def _agrees(written: List[str], *keys: str) -> bool:
 
     return all(agrees(path) for path in written
                if path.endswith("_model_states.pt") and os.path.exists(path))
-
-
-def refuse_other_files(zero: str) -> None:
-    """Raises if a universal checkpoint that is to be removed has files of others."""
-    for folder, _, names in os.walk(zero):
-        for name in names:
-            if not name.endswith(".pt"):
-                raise Error(errno.EEXIST, f"{os.path.join(folder, name)} is no part of a universal "
-                            "checkpoint: move it away, or choose another tag", path=zero)
 
 
 def refuse_what_is_set(config: Any) -> None:

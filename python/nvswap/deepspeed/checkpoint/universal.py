@@ -17,13 +17,13 @@ from deepspeed import comm as dist
 from deepspeed.checkpoint.constants import (
     LOSS_SCALER, OPTIMIZER_STATE_DICT, PARAM_GROUPS, ZERO_STAGE)
 
-from nvswap.checkpoint import Parameter, export_universal
+from nvswap.checkpoint import Parameter, refuse_other_files, write_universal
 from nvswap.deepspeed.checkpoint import writing
-from nvswap.deepspeed.checkpoint.durable import make_directories, new_directory, replacing
 from nvswap.deepspeed.checkpoint.engine import (
-    CheckpointEngine, checked_tag, name_tag, refuse_other_files, warn_of_window)
+    CheckpointEngine, checked_tag, name_tag, warn_of_window)
 from nvswap.deepspeed.checkpoint.ranks import of_all_ranks
 from nvswap.deepspeed.checkpoint.zero3 import MOMENTS, UNIVERSAL, keys_beside_moments, step_of
+from nvswap.durable import make_directories, new_directory, replacing
 from nvswap.errors import Error
 
 
@@ -92,9 +92,8 @@ def _save_parameters(engine: Any, zero: str) -> None:
     state = writing.saved(_global_state(engine.optimizer))
     optimizer, parameters = stored
     with saver.collecting():
-        export_universal(optimizer, os.path.dirname(new_directory(zero)), parameters,
-                         optimizer_state=state, rank=dist.get_rank(),
-                         world=dist.get_world_size(), gather=of_all_ranks)
+        write_universal(optimizer, new_directory(zero), parameters, optimizer_state=state, rank=dist.get_rank(),
+                        world=dist.get_world_size(), gather=of_all_ranks)
         if engine.global_rank == 0:
             _add_missing(engine.optimizer, new_directory(zero), parameters)
 

@@ -24,11 +24,11 @@ from deepspeed.runtime.fp16.loss_scaler import LossScaler  # noqa: E402
 from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint  # noqa: E402
 
 from nvswap import Engine  # noqa: E402
-from nvswap.deepspeed.checkpoint.durable import replace_text  # noqa: E402
 from nvswap.deepspeed.checkpoint.engine import (  # noqa: E402
     CheckpointEngine, refuse_what_is_set)  # noqa: E402
 from nvswap.deepspeed.checkpoint.stored import EngineFile, Stored  # noqa: E402
 from nvswap.deepspeed.checkpoint.zero3 import Checkpoints  # noqa: E402
+from nvswap.durable import replace_text  # noqa: E402
 
 STEPS = 8
 

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The state of an optimizer in .safetensors and .pt files: each part of each group is a tensor,
- * whole, and the number of steps another one, or in a file of torch.save a number.
+ * whole, and the number of steps another one, or in a file of torch.save a number. State moves by
+ * whole tiles, each read or written once with all its parts. The transfers of a tile between pool
+ * and files are its flight; those of several tiles are in flight while the next ones are read from
+ * the store, or those before are written to it.
  */
 #include <assert.h>
 #include <errno.h>
@@ -13,19 +16,38 @@
 #include "base/little_endian.h"
 #include "base/text.h"
 #include "base/threads/cancel.h"
-#include "checkpoint/state/state_move.h"
 #include "checkpoint/torch/torch.h"
+#include "checkpoint/torch/zip.h"
+#include "optim/optimizer.h"
 
+#define STEPS_MAX	((UINT64_C(1) << 53) - 1) /* of nvs_optimizer_set_step */
 #define STEP_NAME	"step"
 #define GROUP_ROOM	(4 * NVS_NAME_MAX + 1) /* bytes of the name of a group */
 #define GROUP_PART_ROOM (GROUP_ROOM + 16)      /* and of a tensor */
+
+#define IOS_MAX 16u /* of one flight; groups are rarely so small that a tile has more */
+
+/* A transfer between the pool and one file. */
+struct state_io {
+	size_t tensor; /* a part of a group: an index of `entries` */
+	float *data;
+	uint64_t numel;
+	uint64_t at; /* of the first in the tensor */
+	struct nvs_request *requests[WRITES_MAX];
+	size_t n;
+};
+
+struct flight {
+	struct state_io ios[IOS_MAX];
+	size_t n;
+	int rc; /* the first error; no other I/O of the tile is begun */
+};
 
 /* The groups of an optimizer, each with its parts as tensors of a checkpoint. */
 struct groups {
 	struct nvs_optimizer *optimizer;
 	struct nvs_aio *aio;
 	const struct rule *rule;
-	struct fragment *fragments; /* each a whole group */
 	size_t n;
 	uint64_t step;
 	/* Of the parts of group 0, of group 1 and so on: */
@@ -33,6 +55,10 @@ struct groups {
 	uint32_t *sums;		      /* CRC-32 of the data that has moved */
 	struct writing *writing;      /* NULL: importing */
 	struct reading *reading;      /* NULL: exporting */
+
+	struct flight *flights;
+	struct nvs_error error; /* the first of a transfer */
+	int failed;		/* it is set; atomic */
 };
 
 static int no_memory(struct nvs_error *error)
@@ -45,36 +71,29 @@ static int groups_begin(struct groups *groups, struct nvs_optimizer *optimizer,
 			struct nvs_error *error)
 {
 	struct nvs_optimizer_info info = {.size = sizeof(info)};
-	struct nvs_group_info group = {.size = sizeof(group)};
 	unsigned nparts;
 	int rc = nvs_optimizer_get_info(optimizer, &info, error);
 
 	if (rc)
 		return rc;
+	groups->n = info.ngroups;
 	groups->optimizer = optimizer;
 	groups->aio = nvs_engine_aio(nvs_optimizer_engine(optimizer));
 	groups->step = info.step;
 	groups->rule = rule_at(info.rule);
 	nparts = groups->rule->nparts;
-	groups->entries = calloc(info.ngroups * nparts, sizeof(*groups->entries));
-	groups->sums = calloc(info.ngroups * nparts, sizeof(*groups->sums));
-	groups->fragments = calloc(info.ngroups, sizeof(*groups->fragments));
-	if (!groups->entries || !groups->sums || !groups->fragments)
-		return no_memory(error);
-	for (; groups->n < info.ngroups; groups->n++) {
-		rc = nvs_optimizer_get_group_info(optimizer, groups->n, &group, NULL);
-		assert(!rc);
-		groups->fragments[groups->n] = (struct fragment){.group = groups->n,
-								 .numel = group.numel};
-	}
-	return 0;
+	groups->entries = calloc(groups->n * nparts, sizeof(*groups->entries));
+	groups->sums = calloc(groups->n * nparts, sizeof(*groups->sums));
+	groups->flights = calloc(optimizer_flights(optimizer), sizeof(*groups->flights));
+	groups->error.size = sizeof(groups->error);
+	return groups->entries && groups->sums && groups->flights ? 0 : no_memory(error);
 }
 
 static void groups_end(struct groups *groups)
 {
 	free(groups->entries);
 	free(groups->sums);
-	free(groups->fragments);
+	free(groups->flights);
 }
 
 /* The name of a part of a group, and its elements. The store of an earlier version, open read-only,
@@ -100,36 +119,45 @@ static void groups_name(const struct groups *groups, size_t i, char name[GROUP_P
 			uint64_t *numel)
 {
 	unsigned nparts = groups->rule->nparts;
+	size_t part = i % nparts;
 
-	part_of_group(groups, i / nparts, state_part_name(groups->rule, (unsigned)(i % nparts)),
+	part_of_group(groups, i / nparts, part ? part_name(groups->rule->parts[part]) : "fp32",
 		      name, numel);
 }
 
+/* ---- Moving tiles ---- */
+
+/*
+ * Adds what the elements of an I/O contribute to the CRC-32 of their tensor, in any order and by
+ * any thread.
+ */
 static void add_sum(const struct groups *groups, const struct state_io *io)
 {
-	state_io_sum(io, groups->fragments[io->fragment].numel,
-		     &groups->sums[io->fragment * groups->rule->nparts + io->part]);
+	uint64_t behind = groups->entries[io->tensor]->numel - io->at - io->numel;
+	uint32_t crc = zip_crc32(io->data, io->numel * sizeof(float));
+
+	__atomic_fetch_xor(&groups->sums[io->tensor], zip_crc32_before(crc, behind * sizeof(float)),
+			   __ATOMIC_RELAXED);
 }
 
-static int submit_io(struct state_move *move, struct state_io *io, struct nvs_error *error)
+static int submit_io(const struct groups *groups, struct state_io *io, struct nvs_error *error)
 {
-	const struct groups *groups = move->arg;
-	const struct entry *entry = groups->entries[io->fragment * groups->rule->nparts + io->part];
+	const struct entry *entry = groups->entries[io->tensor];
 	uint64_t nbytes = io->numel * sizeof(float), at = io->at * sizeof(float);
 	int rc;
 
 	assert(!entry || at + nbytes <= entry->nbytes);
+	if (!entry) {
+		memset(io->data, 0, nbytes);
+		return 0;
+	}
 	if (groups->reading) {
-		if (!entry) {
-			memset(io->data, 0, nbytes);
-			return 0;
-		}
-		rc = nvs_aio_pread(move->aio, groups->reading->files[entry->file], io->data, nbytes,
-				   entry->offset + at, io->requests, error);
+		rc = nvs_aio_pread(groups->aio, groups->reading->files[entry->file], io->data,
+				   nbytes, entry->offset + at, io->requests, error);
 		io->n = !rc;
 		return rc;
 	}
-	rc = sink_write(&groups->writing->drafts[entry->file].sink, move->aio, io->data, nbytes,
+	rc = sink_write(&groups->writing->drafts[entry->file].sink, groups->aio, io->data, nbytes,
 			entry->offset + at, io->requests, &io->n, error);
 	/* While it is being written. */
 	if (!rc && groups->writing->torch.crcs)
@@ -137,25 +165,104 @@ static int submit_io(struct state_move *move, struct state_io *io, struct nvs_er
 	return rc;
 }
 
-static void landed(struct state_move *move, const struct state_io *io)
+/* The first thread that fails stores the error; the others leave it. */
+static int record_failure(struct groups *groups, const struct nvs_error *error)
 {
-	const struct groups *groups = move->arg;
-	const struct entry *entry = groups->entries[io->fragment * groups->rule->nparts + io->part];
+	int none = 0;
 
-	if (entry && entry->has_crc)
-		add_sum(groups, io);
+	if (__atomic_compare_exchange_n(&groups->failed, &none, 1, false, __ATOMIC_ACQ_REL,
+					__ATOMIC_RELAXED))
+		error_copy(&groups->error, error);
+	return error->code;
 }
 
-static int groups_move(struct groups *groups, struct nvs_error *error)
+static void finish_flight(struct groups *groups, struct flight *flight)
 {
-	struct state_move move = {.fragments = groups->fragments,
-				  .nfragments = groups->n,
-				  .importing = groups->reading != NULL,
-				  .submit = submit_io,
-				  .landed = groups->reading ? landed : NULL,
-				  .arg = groups};
+	assert(flight->n <= IOS_MAX);
+	for (size_t i = 0; i < flight->n; i++) {
+		struct state_io *io = &flight->ios[i];
+		const struct entry *entry = groups->entries[io->tensor];
+		struct nvs_error error = {.size = sizeof(error)};
+		int rc = requests_finish(groups->aio, io->requests, io->n, &error);
 
-	return state_move_run(&move, groups->optimizer, error);
+		if (rc && !flight->rc)
+			flight->rc = record_failure(groups, &error);
+		else if (!rc && groups->reading && entry && entry->has_crc)
+			add_sum(groups, io);
+	}
+	flight->n = 0;
+}
+
+static void begin_run(void *arg, const struct nvs_state_run *run, unsigned number)
+{
+	float *const arrays[] = {[NVS_MASTER] = run->master,
+				 [NVS_EXP_AVG] = run->exp_avg,
+				 [NVS_EXP_AVG_SQ] = run->exp_avg_sq,
+				 [NVS_MOMENTUM_BUFFER] = run->momentum_buffer,
+				 [NVS_SUM] = run->sum};
+	struct groups *groups = arg;
+	struct flight *flight = &groups->flights[number];
+	const unsigned nparts = groups->rule->nparts;
+
+	for (unsigned part = 0; part < nparts; part++) {
+		struct nvs_error error = {.size = sizeof(error)};
+		struct state_io *io;
+
+		if (flight->n == IOS_MAX)
+			finish_flight(groups, flight);
+		if (flight->rc)
+			return;
+		io = &flight->ios[flight->n++];
+		*io = (struct state_io){.tensor = run->group * nparts + part,
+					.data = arrays[groups->rule->parts[part]],
+					.numel = run->numel,
+					.at = run->offset};
+		if (submit_io(groups, io, &error))
+			flight->rc = record_failure(groups, &error);
+	}
+}
+
+static int complete_run(void *arg, unsigned number)
+{
+	struct groups *groups = arg;
+	struct flight *flight = &groups->flights[number];
+	int rc;
+
+	finish_flight(groups, flight);
+	rc = flight->rc;
+	flight->rc = 0;
+	return rc;
+}
+
+/* -EBUSY: the optimizer has taken a step meanwhile. */
+static int move_groups(struct groups *groups, struct nvs_error *error)
+{
+	const struct tile_mover mover = {
+		.begin = begin_run, .complete = complete_run, .arg = groups};
+	struct nvs_optimizer_info info = {.size = sizeof(info)};
+	int rc = groups->reading ? optimizer_import_tiles(groups->optimizer, &mover, error)
+				 : optimizer_export_tiles(groups->optimizer, &mover, error);
+
+	/* The error of a transfer says more than that of the pass that it ended. */
+	if (rc && groups->failed)
+		error_copy(error, &groups->error);
+	for (size_t i = 0; !rc && groups->reading && i < groups->n * groups->rule->nparts; i++) {
+		const struct entry *entry = groups->entries[i];
+
+		if (entry && entry->has_crc && groups->sums[i] != entry->crc)
+			rc = error_about(error, -EBADMSG, entry->name, 0, entry->offset,
+					 "%s: tensor %s: its bytes do not have the checksum that "
+					 "the file states",
+					 groups->reading->checkpoint->paths[entry->file],
+					 entry->name);
+	}
+	if (!rc)
+		rc = nvs_optimizer_get_info(groups->optimizer, &info, error);
+	if (rc || info.step == groups->step)
+		return rc;
+	return error_set(error, -EBUSY,
+			 "the optimizer took a step meanwhile: export and import its state between "
+			 "steps");
 }
 
 /* ---- Export ---- */
@@ -209,9 +316,7 @@ static int export_groups(struct groups *groups, struct nvs_error *error)
 				    sizeof(step), last->offset, error);
 	}
 	if (!rc)
-		rc = groups_move(groups, error);
-	if (!rc)
-		rc = check_step_since(groups->optimizer, groups->step, error);
+		rc = move_groups(groups, error);
 	if (!rc && writing->torch.crcs)
 		memcpy(writing->torch.crcs, groups->sums, n * sizeof(*groups->sums));
 	return rc ? rc : writing_commit(writing, error);
@@ -305,7 +410,6 @@ static int refuse_other_states(const struct groups *groups, struct nvs_error *er
 /* The number of steps. A file of torch.save has no numbers in its list of tensors. */
 static int read_step(const struct groups *groups, uint64_t *step, struct nvs_error *error)
 {
-	static const char *const keys[] = {STEP_NAME, NULL};
 	const struct nvs_checkpoint *checkpoint = groups->reading->checkpoint;
 	const struct entry *entry;
 	struct nvs_request *request;
@@ -316,7 +420,7 @@ static int read_step(const struct groups *groups, uint64_t *step, struct nvs_err
 		fd = reading_open(checkpoint, 0, error);
 		if (fd < 0)
 			return fd;
-		rc = torch_read_count(fd, checkpoint->paths[0], keys, step, error);
+		rc = torch_read_count(fd, checkpoint->paths[0], STEP_NAME, step, error);
 		close(fd);
 	} else {
 		entry = checkpoint_find(checkpoint, STEP_NAME);
@@ -365,18 +469,7 @@ int nvs_checkpoint_import_optimizer(struct nvs_optimizer *optimizer,
 		if (groups.entries[i])
 			rc = reading_check(&reading, groups.entries[i], error);
 	if (!rc)
-		rc = groups_move(&groups, error);
-	for (size_t i = 0; !rc && i < groups.n * groups.rule->nparts; i++) {
-		const struct entry *entry = groups.entries[i];
-
-		if (entry && entry->has_crc && groups.sums[i] != entry->crc)
-			rc = error_about(error, -EBADMSG, entry->name, 0, entry->offset,
-					 "%s: tensor %s: its bytes do not have the checksum that "
-					 "the file states",
-					 checkpoint->paths[entry->file], entry->name);
-	}
-	if (!rc)
-		rc = check_step_since(optimizer, groups.step, error);
+		rc = move_groups(&groups, error);
 	if (!rc && !names)
 		rc = nvs_optimizer_set_step(optimizer, step, error);
 	if (reading.checkpoint)
