@@ -116,8 +116,10 @@ static int add_rows(struct nvs_engine *engine, const struct nvs_tensor_rows *row
 				       : add_from_files(engine, &spec,
 							tensor->offset + rest->skip + first_bit / 8,
 							rows->count * row_bits / 8);
-	if (!*added)
-		return error_set(error, -ENOMEM, "out of memory for the rows of a tensor");
+	if (!*added) {
+		error_no_memory(error, "registering rows");
+		return -ENOMEM;
+	}
 	(*added)->rest->rows = true;
 	return 0;
 }

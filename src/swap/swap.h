@@ -40,7 +40,6 @@ int engine_check_pins(struct nvs_engine *engine, struct nvs_error *error);
 int engine_commit(struct nvs_engine *engine, struct nvs_error *error);
 int engine_set_note(struct nvs_engine *engine, const void *note, size_t nbytes,
 		    struct nvs_error *error);
-/* nvs_tensor_register, and so on. */
 int batch_register(struct nvs_engine *engine, const struct nvs_tensor_spec *specs, size_t n,
 		   struct nvs_tensor **tensors, struct nvs_error *error);
 int batch_forget(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,

@@ -90,7 +90,7 @@ TEST(tensors_of_any_length_at_any_offset_are_read_where_they_lie)
 
 			BEGIN(.place = places[i], .pool_bytes = 4 * MIB);
 			open_padded(padded);
-			sum = sum_of_files(path);
+			sum = sum_of_files(path, true);
 			compare_all();
 			evict_all();
 			OK(f, nvs_tensor_prefetch(f->engine, t, N, &f->error) != N);
@@ -101,7 +101,7 @@ TEST(tensors_of_any_length_at_any_offset_are_read_where_they_lie)
 			assert_int_equal(stats.swapped_out, 0);
 			assert_int_equal(stats.swapped_in, 2 * stats.tensor_bytes);
 			fixture_shut(f);
-			assert_int_equal(sum_of_files(path), sum);
+			assert_int_equal(sum_of_files(path, true), sum);
 			assert_int_equal(entries_of(f->paths[0]), 1);
 			fixture_close(f);
 		}
@@ -527,7 +527,7 @@ TEST(what_would_write_is_refused_with_a_remedy)
 	struct nvs_tensor *made;
 
 	begin_file();
-	sum = sum_of_files(path);
+	sum = sum_of_files(path, true);
 #define REFUSED(call) expect_error(f, call, -EROFS, "import them into the store of another engine")
 	REFUSED(nvs_tensor_pin(f->engine, t, 1, -1, &pin, &f->error));
 	REFUSED(nvs_tensor_register(f->engine, &spec, 1, &made, &f->error));
@@ -545,7 +545,7 @@ TEST(what_would_write_is_refused_with_a_remedy)
 	assert_int_equal(nvs_engine_generation(f->engine), 0);
 	compare_all();
 	fixture_shut(f);
-	assert_int_equal(sum_of_files(path), sum);
+	assert_int_equal(sum_of_files(path, true), sum);
 }
 
 TEST(files_that_are_no_weights_are_refused_when_the_engine_is_opened)

@@ -193,6 +193,12 @@ void fixture_again(struct fixture *fixture)
 	OK(fixture, fixture_reopen(fixture));
 }
 
+void fixture_read_only(struct fixture *fixture)
+{
+	fixture->config.read_only = true;
+	fixture_again(fixture);
+}
+
 void fixture_crash(struct fixture *fixture)
 {
 	engine_abandon(fixture->engine);
@@ -503,10 +509,7 @@ int sole_pin(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_
 	return nvs_tensor_pin(engine, tensors, n, timeout_ms, &pin, error);
 }
 
-static bool must_wait_again(int rc)
-{
-	return rc == -EAGAIN || rc == -ETIMEDOUT;
-}
+#define MUST_WAIT_AGAIN(rc) ((rc) == -EAGAIN || (rc) == -ETIMEDOUT)
 
 /* As in one call, a transfer still in flight takes precedence over a failed one. */
 int sole_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n,
@@ -515,13 +518,13 @@ int sole_wait(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size
 	struct nvs_error last = {.size = sizeof(last)};
 	int rc = 0;
 
-	for (size_t i = 0, k; i < n && !must_wait_again(rc); i += k) {
+	for (size_t i = 0, k; i < n && !MUST_WAIT_AGAIN(rc); i += k) {
 		uint64_t pin;
 		int failure;
 
 		k = pinned_together(engine, tensors + i, n - i, &pin);
 		failure = nvs_tensor_wait(engine, tensors + i, k, pin, timeout_ms, &last);
-		if (!failure || (rc && !must_wait_again(failure)))
+		if (!failure || (rc && !MUST_WAIT_AGAIN(failure)))
 			continue;
 		rc = failure;
 		if (error)
@@ -573,7 +576,7 @@ static int add_to_sum(const char *path, const struct stat *st, int type, struct 
 	return 0;
 }
 
-static uint64_t sum_files(const char *path, bool times)
+uint64_t sum_of_files(const char *path, bool times)
 {
 	uint64_t result;
 
@@ -587,16 +590,6 @@ static uint64_t sum_files(const char *path, bool times)
 	result = XXH3_64bits_digest(sum);
 	XXH3_freeState(sum);
 	return result;
-}
-
-uint64_t sum_of_files(const char *path)
-{
-	return sum_files(path, true);
-}
-
-uint64_t sum_of_contents(const char *path)
-{
-	return sum_files(path, false);
 }
 
 void events_await_idle(struct nvs_engine *engine)

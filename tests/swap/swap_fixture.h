@@ -84,9 +84,10 @@ void fixture_open(struct fixture *fixture, const struct setup *setup);
 int fixture_reopen(struct fixture *fixture);
 /* Closes the engine, which must succeed. */
 void fixture_shut(struct fixture *fixture);
-/* Closes it, or leaves the store as a crash would, and opens it again. */
+/* Closes it, or leaves the store as a crash would, and opens it again, or to read alone. */
 void fixture_again(struct fixture *fixture);
 void fixture_crash(struct fixture *fixture);
+void fixture_read_only(struct fixture *fixture);
 /* The engine's counters must equal sums over its tensors. */
 void fixture_check(struct fixture *fixture);
 /* Closes what is open and removes the directories. */
@@ -212,11 +213,10 @@ static inline bool ticket_is_of(const struct ticket *ticket, const void *here)
 uint64_t seed_of_run(void);
 void fill(void *data, uint64_t nbytes, uint64_t seed);
 bool filled(const void *data, uint64_t nbytes, uint64_t seed);
-/* A checksum of names, modes, times of modification and of change, and contents of all files below
- * the path. The process ends if they can't be listed. */
-uint64_t sum_of_files(const char *path);
-/* The same without times, which an opening to write changes by reserving space that is reserved. */
-uint64_t sum_of_contents(const char *path);
+/* A checksum of names, modes and contents of all files below the path, and, if `times`, of when they
+ * were modified and changed, as an opening to write does by reserving space again. The process ends
+ * if they can't be listed. */
+uint64_t sum_of_files(const char *path, bool times);
 void shuffle(struct nvs_tensor **tensors, size_t n, uint64_t *seed);
 
 #endif

@@ -220,10 +220,9 @@ TEST(a_commit_writes_in_pieces)
 	enum { TENSORS = 3000 };
 	struct writes writes = {0};
 	const struct inject_observer observer = {.arg = &writes, .before_write = note_write};
-	uint64_t *nbytes = calloc(TENSORS, sizeof(*nbytes));
-	struct nvs_tensor **all = calloc(TENSORS, sizeof(struct nvs_tensor *));
+	static uint64_t nbytes[TENSORS];
+	static struct nvs_tensor *all[TENSORS];
 
-	MUST(nbytes && all);
 	OPEN(f, .place = PLACE_DISK, .keep = true, .pool_bytes = 1 << 20);
 	for (size_t i = 0; i < TENSORS; i++)
 		nbytes[i] = 4;
@@ -235,7 +234,4 @@ TEST(a_commit_writes_in_pieces)
 	assert_true(writes.nbytes > 2 * 64 * 1024);
 	assert_in_range(writes.longest, 1, 64 * 1024);
 	tensor_compare(f, all[0], 1);
-	fixture_close(f);
-	free(all);
-	free(nbytes);
 }

@@ -4,7 +4,6 @@
  * path holds another store; and opening an engine, with its refusals.
  */
 #include "store/member/member.h"
-#include "support/inject.h"
 #include "swap/swap_fixture.h"
 
 #include <signal.h>
@@ -127,14 +126,6 @@ TEST(refuses_tensors_of_another_size_or_type)
 	tensors_compare(f, t, N, 9);
 }
 
-static void expect_close_error(int code, const char *words)
-{
-	struct nvs_engine *engine = f->engine;
-
-	f->engine = NULL;
-	expect_error(f, nvs_engine_close(engine, &f->error), code, words);
-}
-
 TEST(a_failed_close_leaves_the_last_commit)
 {
 	OPEN(f, .place = PLACE_DISK, .keep = true, .simulated = true);
@@ -145,7 +136,7 @@ TEST(a_failed_close_leaves_the_last_commit)
 	tensors_load(f, &t[4], 1);
 	/* The write of t1, the first in the store, fails; neither is committed. */
 	sim_fail(f->sim, NVS_WRITE, 0, EIO, 1);
-	expect_close_error(-EIO, "t1: writing");
+	FAILS(f, -EIO, "t1: writing", nvs_engine_close);
 	reopen_and_check(1);
 
 	/* A tensor that is pinned and dirty fails the commit, and nothing is committed. */
@@ -274,33 +265,6 @@ TEST(unregistered_tensors_stay_as_committed)
 	reopen();
 	for (uint64_t i = 0; i < N; i++)
 		tensor_compare(f, t[i], i == 1 || i == 6 ? 60 : 5 + i);
-}
-
-/* Counts the directories that are synced. */
-static void count_directories(void *arg, int fd)
-{
-	struct stat file;
-
-	if (!fstat(fd, &file) && S_ISDIR(file.st_mode))
-		++*(unsigned *)arg;
-}
-
-/* Syncs the store's directory, its parent and nvme_path: a power failure must not lose a name. */
-TEST(an_open_store_has_durable_directory_entries)
-{
-	static unsigned directories;
-	static const struct inject_observer observer = {.arg = &directories,
-							.synced = count_directories};
-
-	INIT(f, .place = PLACE_TMPFS, .keep = true);
-	inject_observe(&observer);
-	OK(f, fixture_reopen(f));
-	assert_int_equal(directories, 3);
-	fixture_shut(f);
-	directories = 0;
-	OK(f, fixture_reopen(f));
-	assert_int_equal(directories, 3);
-	inject_observe(NULL);
 }
 
 static void commit_and_rewrite_most(void)

@@ -48,9 +48,7 @@ TEST(a_note_is_found_with_its_commit)
 	assert_int_equal(nvs_engine_generation(f->engine), 1);
 	/* Closing commits as well. */
 	set("closed");
-	fixture_shut(f);
-	f->config.read_only = true;
-	OK(f, fixture_reopen(f));
+	fixture_read_only(f);
 	expect_note("closed");
 	assert_int_equal(nvs_engine_generation(f->engine), 2);
 	FAILS(f, -EROFS, "read_only", nvs_engine_set_note, "x", 1);

@@ -12,12 +12,7 @@ static const uint64_t matrix[] = {3, 4, 5}, turned[] = {12, 5}, empty[] = {7, 0,
 static int try_add(const char *name, uint64_t numel, const uint64_t *shape, size_t ndim,
 		   struct nvs_tensor **tensor)
 {
-	const struct nvs_tensor_spec spec = {.size = sizeof(spec),
-					     .name = name,
-					     .dtype = NVS_U8,
-					     .numel = numel,
-					     .shape = shape,
-					     .ndim = ndim};
+	const struct nvs_tensor_spec spec = {sizeof(spec), name, NVS_U8, numel, shape, ndim};
 
 	return nvs_tensor_register(f->engine, &spec, 1, tensor, &f->error);
 }
@@ -55,16 +50,6 @@ static void expect_stored(const char *name, const uint64_t *shape, size_t ndim)
 			return;
 		}
 	fail_msg("%s is not in the store", name);
-}
-
-static void keep(void)
-{
-	OPEN(f, .place = PLACE_DISK, .keep = true);
-}
-
-static void reopen(void)
-{
-	fixture_again(f);
 }
 
 /* ---- Registering ---- */
@@ -111,13 +96,13 @@ TEST(a_shape_of_another_number_of_elements_is_refused)
 
 TEST(a_kept_store_keeps_shapes)
 {
-	keep();
+	OPEN(f, .place = PLACE_DISK, .keep = true);
 	tensor_write(f, add("matrix", 60, matrix, 3), 1);
 	add("empty", 0, empty, 3);
 	add("scalar", 1, matrix, 0);
 	add("line", 60, line, 1);
 	for (unsigned again = 0; again < 2; again++) {
-		reopen();
+		fixture_again(f);
 		expect_stored("matrix", matrix, 3);
 		expect_stored("empty", empty, 3);
 		expect_stored("scalar", NULL, 0);
@@ -135,9 +120,9 @@ TEST(another_shape_replaces_that_of_a_kept_tensor_with_the_next_commit)
 {
 	struct nvs_tensor *t;
 
-	keep();
+	OPEN(f, .place = PLACE_DISK, .keep = true);
 	tensor_write(f, add("t", 60, matrix, 3), 1);
-	reopen();
+	fixture_again(f);
 	t = add("t", 60, turned, 2);
 	expect_shape(t, turned, 2);
 	tensor_compare(f, t, 1);
@@ -147,44 +132,27 @@ TEST(another_shape_replaces_that_of_a_kept_tensor_with_the_next_commit)
 	add("t", 60, line, 1);
 	OK(f, nvs_engine_commit(f->engine, &f->error));
 	assert_int_equal(nvs_engine_generation(f->engine), 2);
-	reopen();
+	fixture_again(f);
 	expect_stored("t", line, 1);
 	tensor_compare(f, add("t", 60, NULL, 0), 1);
-}
-
-TEST(another_shape_in_a_read_only_store_changes_nothing_of_it)
-{
-	keep();
-	tensor_write(f, add("t", 60, matrix, 3), 1);
-	fixture_shut(f);
+	/* Nothing of a store that is only read is replaced. */
 	f->config.keep = false;
-	f->config.read_only = true;
-	OK(f, fixture_reopen(f));
+	fixture_read_only(f);
 	expect_shape(add("t", 60, turned, 2), turned, 2);
-	reopen();
-	expect_stored("t", matrix, 3);
+	fixture_again(f);
+	expect_stored("t", line, 1);
 }
 
 /* The first specification is right, and fits a tensor that the store holds. */
 TEST(a_failed_registration_leaves_the_shapes)
 {
-	struct nvs_tensor_spec specs[] = {{.size = sizeof(specs[0]),
-					   .name = "t",
-					   .dtype = NVS_U8,
-					   .numel = 60,
-					   .shape = turned,
-					   .ndim = 2},
-					  {.size = sizeof(specs[0]),
-					   .name = "other",
-					   .dtype = NVS_U8,
-					   .numel = 61,
-					   .shape = matrix,
-					   .ndim = 3}};
+	struct nvs_tensor_spec specs[] = {{sizeof(specs[0]), "t", NVS_U8, 60, turned, 2},
+					  {sizeof(specs[0]), "other", NVS_U8, 61, matrix, 3}};
 	struct nvs_tensor *t[2];
 
-	keep();
+	OPEN(f, .place = PLACE_DISK, .keep = true);
 	add("t", 60, matrix, 3);
-	reopen();
+	fixture_again(f);
 	FAILS(f, -EINVAL, "60 elements", nvs_tensor_register, specs, 2, t);
 	specs[1].numel = 60;
 	specs[1].dtype = NVS_F64;

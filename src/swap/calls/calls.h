@@ -122,8 +122,7 @@ int wait_until(struct nvs_engine *engine, struct nvs_tensor *const *tensors, siz
 /* The following ones under the lock: */
 /* Waits for the call's turn, until no transfer of its tensors that the engine started on its own is
  * in flight, and no call copies bytes of them. Makes them a batch. 0, -ETIMEDOUT; -EINVAL and
- * -EBUSY
- * of check_unpinned(); -EBUSY: a transfer that a caller started is in flight. */
+ * -EBUSY of check_unpinned(); -EBUSY: a transfer that a caller started is in flight. */
 int wait_for_engine(struct nvs_engine *engine, struct turn turn, struct nvs_error *error);
 /* Waits for the call's turn, until no call copies bytes of the tensors. */
 void wait_for_copies(struct nvs_engine *engine, struct nvs_tensor *const *tensors, size_t n);

@@ -183,13 +183,18 @@ static int ranged_take(struct ranged *taken, struct nvs_engine *engine,
 	bool few = n <= RANGES_FEW;
 	int rc = 0;
 
-	if (!engine || (n && !ranges))
-		return error_set(error, -EINVAL, "%s is NULL", engine ? "ranges" : "engine");
+	if (!engine || (n && !ranges)) {
+		error_set(error, -EINVAL, "%s is NULL", engine ? "ranges" : "engine");
+		return -EINVAL;
+	}
 	taken->n = taken->ntensors = 0;
 	taken->ranges = few ? taken->few : calloc(n, sizeof(*taken->ranges));
 	taken->tensors = few ? taken->few_tensors : calloc(n, sizeof(struct nvs_tensor *));
-	if (!taken->ranges || !taken->tensors)
-		rc = error_set(error, -ENOMEM, "out of memory for %zu parts of tensors", n);
+	if (!taken->ranges || !taken->tensors) {
+		ranged_free(taken);
+		error_set(error, -ENOMEM, "out of memory for %zu parts of tensors", n);
+		return -ENOMEM;
+	}
 	for (size_t i = 0; i < n && !rc; i++) {
 		struct nvs_tensor_range *range = &taken->ranges[taken->n];
 		uint64_t nbytes;
@@ -197,8 +202,7 @@ static int ranged_take(struct ranged *taken, struct nvs_engine *engine,
 		rc = struct_in_at(range, sizeof(*range), ranges, i);
 		if (rc)
 			struct_refused(error, rc, "nvs_tensor_range", "ranges[%zu]", i);
-		else
-			rc = check_tensor(engine, range->tensor, i, error);
+		rc = rc ?: check_tensor(engine, range->tensor, i, error);
 		if (rc)
 			break;
 		nbytes = range->tensor->nbytes;

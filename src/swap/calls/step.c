@@ -124,10 +124,10 @@ int nvs_engine_step_end(struct nvs_engine *engine, struct nvs_step_io *io, struc
 	int rc = check_unowned(engine, "nvs_optimizer_step takes a step", error)
 			 ?: check_array(engine, NULL, 0, error);
 
+	if (!rc && io && !struct_sized(io))
+		rc = error_set(error, -EINVAL, "the size of *io is not set");
 	if (rc)
 		return rc;
-	if (io && !struct_sized(io))
-		return error_set(error, -EINVAL, "the size of *io is not set");
 	engine_lock(engine);
 	step = &engine->step;
 	now = clock_ns();

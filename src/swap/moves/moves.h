@@ -30,8 +30,7 @@ void launch(struct nvs_engine *engine, struct transfer *list);
 /* Under the lock: the run has landed. */
 void run_ends(struct nvs_engine *engine, struct nvs_tensor *first);
 
-/* Under the lock: */
-/* A call waits for the tensor: its run goes before those that no call waits for. */
+/* Under the lock: a call waits for the tensor, so its run goes before others. */
 void tensor_promote(struct nvs_engine *engine, const struct nvs_tensor *tensor);
 /* The same for runs that are built and not launched yet. */
 void runs_promote_new(struct nvs_engine *engine, struct transfer *list);

@@ -61,7 +61,7 @@ static void is_read_without_changes(double ratio, uint64_t cached)
 	uint64_t before;
 
 	make_store(ratio, cached, &snapshot);
-	before = sum_of_files(o->path);
+	before = sum_of_files(o->path, true);
 	DONE(o, optim_open(o));
 	DOES(o, get_info, &info);
 	assert_true(info.step == 2 && info.kept && info.generation == 1);
@@ -69,9 +69,9 @@ static void is_read_without_changes(double ratio, uint64_t cached)
 	DOES(o, get_weights);
 	IS_AS(o, &snapshot);
 	exports_all();
-	assert_true(sum_of_files(o->path) == before);
+	assert_true(sum_of_files(o->path, true) == before);
 	optim_shut(o);
-	assert_true(sum_of_files(o->path) == before);
+	assert_true(sum_of_files(o->path, true) == before);
 	snapshot_free(&snapshot);
 }
 
@@ -140,7 +140,7 @@ TEST(calls_that_would_change_the_state_are_refused)
 	uint64_t before;
 
 	make_store(1, 0, &snapshot);
-	before = sum_of_files(o->path);
+	before = sum_of_files(o->path, true);
 	DONE(o, optim_open(o));
 	REFUSES(o, -EROFS, "read_only", lend_gradients, 0, NVS_F32, data);
 	REFUSES(o, -EROFS, "read_only", add_gradients, 0, 0, 10, NVS_F32, data, NULL);
@@ -155,7 +155,7 @@ TEST(calls_that_would_change_the_state_are_refused)
 	IS_AS(o, &snapshot);
 	DOES(o, abandon);
 	o->optimizer = NULL;
-	assert_true(sum_of_files(o->path) == before);
+	assert_true(sum_of_files(o->path, true) == before);
 	snapshot_free(&snapshot);
 }
 
@@ -183,9 +183,9 @@ TEST(a_path_without_an_optimizers_state_is_refused)
 	o->config.read_only = true;
 	REFUSED(o, optim_open(o), -ENODATA, "");
 	make_other_store();
-	before = sum_of_files(o->path);
+	before = sum_of_files(o->path, true);
 	REFUSED(o, optim_open(o), -ENODATA, "no state of an optimizer");
-	assert_true(sum_of_files(o->path) == before);
+	assert_true(sum_of_files(o->path, true) == before);
 	o->offload->device = NVS_DEVICE_CPU;
 	REFUSED(o, optim_open(o), -ENODATA, "no kept store");
 }

@@ -179,9 +179,7 @@ TEST(what_can_not_be_written_is_refused)
 	FAILS(f, -EBUSY, "t1 is pinned", nvs_tensor_write, ranges, 2, -1);
 	OK(f, sole_wait(f->engine, &t[1], 1, -1, &f->error));
 	OK(f, sole_release(f->engine, &t[1], 1, NVS_CLEAN, &f->error));
-	fixture_shut(f);
-	f->config.read_only = true;
-	OK(f, fixture_reopen(f));
+	fixture_read_only(f);
 	tensors_add(f, "t", ranged_lengths, RANGED, t);
 	ranges[1].tensor = t[1];
 	FAILS(f, -EROFS, "read", nvs_tensor_write, &ranges[1], 1, -1);

@@ -60,12 +60,10 @@ TEST(verifying_finds_a_changed_byte)
 TEST(verifying_covers_writes_from_external_memory)
 {
 	static char memory[30000];
-	const void *data = memory;
 	struct nvs_tensor *t = OPEN_ONE(f, 30000, .place = PLACE_DISK, .verify = true);
 
 	fill(memory, 30000, 4);
-	OK(f, nvs_tensor_swap_out_from(f->engine, &t, &data, 1, &f->error));
-	OK(f, sole_wait(f->engine, &t, 1, -1, &f->error));
+	tensor_from(f, t, memory);
 	tensor_compare(f, t, 4);
 	OK(f, nvs_tensor_swap_out(f->engine, &t, 1, &f->error));
 	tensor_flip(f, t, 0);
@@ -183,24 +181,13 @@ TEST(forgetting_a_tensor_clears_its_failed_write)
 	OK(f, nvs_engine_commit(f->engine, &f->error));
 }
 
-TEST(transient_errors_are_retried)
-{
-	struct nvs_tensor *t = OPEN_ONE(f, 10 * PART, .place = PLACE_DISK, .simulated = true);
-
-	sim_fail(f->sim, NVS_WRITE, 0, EINTR, 20);
-	tensor_store(f, t, 1);
-	sim_fail(f->sim, NVS_READ, 0, EAGAIN, 20);
-	tensor_compare(f, t, 1);
-}
-
 /* ---- Reads that fail ---- */
 
 /* ---- Closing ---- */
 
 static void *release_held_writes(void *arg)
 {
-	sim_go(arg, SIM_WRITES);
-	sim_go(arg, SIM_READS);
+	sim_go(arg, SIM_ALL);
 	return NULL;
 }
 
@@ -217,8 +204,7 @@ TEST(closing_waits_for_ios_in_flight)
 	tensor_store(f, t[2], 2);
 	tensor_write(f, t[1], 1);
 	sim_forget_counts(f->sim);
-	sim_hold(f->sim, SIM_READS);
-	sim_hold(f->sim, SIM_WRITES);
+	sim_hold(f->sim, SIM_ALL);
 	OK(f, nvs_tensor_swap_out(f->engine, &t[1], 1, &f->error));
 	OK(f, sole_swap_in(f->engine, &t[0], 1, 0, &f->error));
 	OK(f, nvs_tensor_swap_in_to(f->engine, &t[2], &data, 1, &f->error));

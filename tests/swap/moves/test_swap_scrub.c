@@ -128,9 +128,7 @@ TEST(the_first_round_reads_a_kept_store)
 	t = tensor_add(f, "t", NBYTES);
 	tensor_store(f, t, 1);
 	offset = info_of(f, t).store_offset;
-	fixture_shut(f);
-	f->config.read_only = true;
-	OK(f, fixture_reopen(f));
+	fixture_read_only(f);
 	await_rounds(1);
 	assert_int_equal(stats_of(f).scrub_bytes, NBYTES);
 	assert_int_equal(stats_of(f).scrub_errors, 0);

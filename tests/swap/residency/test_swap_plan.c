@@ -30,24 +30,19 @@ static uint64_t in_parts(uint64_t n)
 	return n == ANY ? ANY : n * PART;
 }
 
-static void configure(const struct budgets *budgets)
+static void begin_training(size_t n, struct budgets budgets)
 {
 	struct nvs_config *config = &f->config;
 
-	config->prefetch_bucket_size = budgets->half_bucket ? PART / 2 : in_parts(budgets->bucket);
-	config->max_live_parameters = in_parts(budgets->live);
-	config->max_reuse_distance = in_parts(budgets->reuse);
-	config->offload[NVS_OFFLOAD_PARAM].max_in_cpu = in_parts(budgets->in_cpu);
-	config->param_persistence_threshold = budgets->persistent;
-	config->trace = budgets->trace;
-}
-
-static void begin_training(size_t n, struct budgets budgets)
-{
 	ntensors = n;
 	INIT(f, .device = NVS_DEVICE_CPU, .pool_bytes = budgets.pool * PART, .simulated = true,
 	     .verify = budgets.verify);
-	configure(&budgets);
+	config->prefetch_bucket_size = budgets.half_bucket ? PART / 2 : in_parts(budgets.bucket);
+	config->max_live_parameters = in_parts(budgets.live);
+	config->max_reuse_distance = in_parts(budgets.reuse);
+	config->offload[NVS_OFFLOAD_PARAM].max_in_cpu = in_parts(budgets.in_cpu);
+	config->param_persistence_threshold = budgets.persistent;
+	config->trace = budgets.trace;
 	OK(f, fixture_reopen(f));
 	tensors_make(f, "t", PART, n, t);
 	for (size_t i = 0; i < n; i++)

@@ -277,9 +277,7 @@ TEST_WITH(a_raw_device_is_read_and_no_byte_of_it_changes, NULL, allow_writes_and
 	expect_error(f, fixture_reopen(f), -EROFS, "blockdev --setrw /dev/loop");
 	set_read_only(false);
 	OK(f, fixture_reopen(f));
-	fixture_shut(f);
-	f->config.read_only = true;
-	OK(f, fixture_reopen(f));
+	fixture_read_only(f);
 }
 
 TEST_WITH(a_raw_device_without_a_store_stays_as_it_is, NULL, cleanup)
