@@ -14,13 +14,7 @@
 #include "base/json/read.h"
 #include "config/config.h"
 
-/*
- * ---- keys.c ----
- *
- * The keys of the configuration as data: block, name, type, bounds, default, offset in struct
- * nvs_config and meaning. The reader, the defaults and the error messages use this table; a test
- * holds docs/configuration.md to it.
- */
+/* ---- keys.c: the keys as data, to which a test holds docs/configuration.md ---- */
 
 enum config_block {
 	BLOCK_ROOT,

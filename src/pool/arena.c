@@ -47,7 +47,6 @@ static void bind_to_node(struct arena *arena, const struct pool_options *options
 {
 	int rc;
 
-	arena->node = -1;
 	if (options->node < 0)
 		return;
 	rc = topo_bind_memory(options->topo, options->node, arena->data, arena->nbytes);

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "base/files.h"
-#include "topo/sysfs.h"
+#include "topo/topo.h"
 
 #ifndef STATX_DIOALIGN
 #define STATX_DIOALIGN 0x2000U

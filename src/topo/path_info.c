@@ -20,7 +20,7 @@
 #include "base/struct_size.h"
 #include "base/text.h"
 #include "base/threads/cancel.h"
-#include "topo/sysfs.h"
+#include "topo/topo.h"
 
 int path_missing(const char *path, struct nvs_error *error)
 {

@@ -4,7 +4,7 @@
  * nodes; memory and its limits, huge pages, and the limits on asynchronous I/O. Relies on the layout
  * of /sys/dev/block and /sys/block; never writes.
  */
-#include "topo/sysfs.h"
+#include "topo/topo.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -13,7 +13,6 @@
 
 #include "base/error.h"
 #include "base/numbers.h"
-#include "topo/sysfs.h"
 
 struct topo {
 	hwloc_topology_t hwloc;

@@ -290,6 +290,13 @@ TEST(defaults_are_those_of_deepspeed)
 
 /* ---- Keys ---- */
 
+static bool is_alias(const struct config_key *a, const struct config_key *b)
+{
+	return a->place == b->place &&
+	       (a == b || a->type == KEY_PATHS || strstr(a->meaning, "alias of ") ||
+		strstr(b->meaning, "alias of "));
+}
+
 /* And no other field than those that follow from it. */
 TEST(every_key_reaches_its_field)
 {
@@ -327,7 +334,7 @@ TEST(every_key_reaches_its_field)
 			/* Gradients have the parameters' type, and a kept store is verified. */
 			if (other->type == KEY_BLOCK || other->type == KEY_UNUSED ||
 			    other->type == KEY_VERIFY || other->block == BLOCK_DATA_TYPES ||
-			    (other->place == key->place && other->type == key->type))
+			    is_alias(key, other))
 				continue;
 			if (strcmp(text_of(other, text), before[k]) != 0)
 				fail_msg("%s changes %s", key->name, other->name);
@@ -607,15 +614,13 @@ TEST(defaults_of_an_optimizer_are_those_of_its_type)
 	}
 }
 
-/* Sets a locale with a decimal comma; makes one in `directory` if none is installed. */
+/* Sets a locale with a decimal comma; makes it in `directory` if it is not installed. */
 static bool set_comma_locale(const char *directory)
 {
-	static const char *const locales[] = {"de_DE.UTF-8", "de_DE", "fr_FR.UTF-8", "ru_RU.UTF-8"};
 	char command[256];
 
-	for (size_t i = 0; i < COUNT(locales); i++)
-		if (setlocale(LC_ALL, locales[i]))
-			return true;
+	if (setlocale(LC_ALL, "de_DE.UTF-8"))
+		return true;
 	snprintf(command, sizeof(command),
 		 "localedef -i de_DE -f UTF-8 %s/de_DE.UTF-8 >%s/log 2>&1", directory, directory);
 	if (system(command))
@@ -628,10 +633,8 @@ TEST(numbers_do_not_depend_on_the_locale)
 {
 	int result;
 
-	if (!set_comma_locale(temp_directory())) {
-		print_message("no locale with a decimal comma, and localedef can't make one\n");
-		skip();
-	}
+	if (!set_comma_locale(temp_directory()))
+		SKIP("no locale with a decimal comma, and localedef can't make one");
 	assert_string_equal(localeconv()->decimal_point, ",");
 	result = parse("{'gradient_clipping': 0.5, 'aio': {'queue_depth': 1.6e1}}");
 	setlocale(LC_ALL, "C");

@@ -14,7 +14,7 @@
 
 #include "base/files.h"
 #include "support/support.h"
-#include "topo/sysfs.h"
+#include "topo/topo.h"
 
 /* ---- Shared by the tests ---- */
 

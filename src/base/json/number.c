@@ -14,30 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Reads the exponent at `text` ("e+8"), limited to values that are out of any range. */
-static long read_exponent(const char *text, const char *end)
-{
-	long exponent = 0;
-	bool negative = false;
-
-	if (text == end)
-		return 0;
-	assert(*text == 'e' || *text == 'E');
-	text++;
-	if (*text == '-' || *text == '+')
-		negative = *text++ == '-';
-	for (; text < end; text++)
-		if (exponent < LONG_MAX / 100)
-			exponent = exponent * 10 + (*text - '0');
-	return negative ? -exponent : exponent;
-}
-
 enum json_whole json_read_whole(const struct json_value *number, uint64_t *whole)
 {
 	const char *text = number->raw, *end = text + number->raw_length, *last = NULL, *c;
-	bool negative = *text == '-', point = false;
-	long exponent,
-		scale = 0; /* scale: exponent of the digit after `last`, relative to the last one */
+	bool negative = *text == '-', point = false, below;
+	long exponent = 0, scale = 0; /* scale: of the last digit */
 	uint64_t value = 0;
 
 	assert(number->type == JSON_NUMBER && number->raw_length);
@@ -57,7 +38,12 @@ enum json_whole json_read_whole(const struct json_value *number, uint64_t *whole
 		return JSON_WHOLE; /* zero, in any notation */
 	if (negative)
 		return JSON_NEGATIVE;
-	exponent = read_exponent(c, end) + scale;
+	/* The exponent ("e+8"), limited to values that are out of any range. */
+	below = end - c > 1 && c[1] == '-';
+	for (const char *digit = c; digit < end; digit++)
+		if (isdigit((unsigned char)*digit) && exponent < LONG_MAX / 100)
+			exponent = exponent * 10 + (*digit - '0');
+	exponent = (below ? -exponent : exponent) + scale;
 	for (const char *zero = last + 1; zero < c; zero++)
 		exponent += *zero != '.';
 	if (exponent < 0)

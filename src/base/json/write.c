@@ -200,10 +200,7 @@ void json_texts(struct json_writer *json, const char *key, const char *const *te
 void json_bool(struct json_writer *json, const char *key, bool value)
 {
 	begin_value(json, key);
-	if (json->plain)
-		fputs(value ? "yes" : "no", json->file);
-	else
-		fputs(value ? "true" : "false", json->file);
+	fputs(json->plain ? value ? "yes" : "no" : value ? "true" : "false", json->file);
 }
 
 void json_null(struct json_writer *json, const char *key)
@@ -232,11 +229,6 @@ void json_count(struct json_writer *json, const char *key, uint64_t count)
 		json_number(json, key, "%s", size_text(count, size));
 	else
 		json_number(json, key, "%" PRIu64, count);
-}
-
-void json_signed(struct json_writer *json, const char *key, int64_t number)
-{
-	json_number(json, key, "%" PRId64, number);
 }
 
 void json_real(struct json_writer *json, const char *key, double value)

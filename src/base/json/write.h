@@ -50,7 +50,6 @@ void json_texts(struct json_writer *json, const char *key, const char *const *te
 void json_bool(struct json_writer *json, const char *key, bool value);
 void json_null(struct json_writer *json, const char *key);
 void json_count(struct json_writer *json, const char *key, uint64_t count);
-void json_signed(struct json_writer *json, const char *key, int64_t number);
 /* With six decimals, like fio; 0 for values that JSON cannot represent. */
 void json_real(struct json_writer *json, const char *key, double value);
 /*

@@ -372,7 +372,7 @@ static void put_swap(struct json_writer *json, const struct report_group *group)
 	json_count(json, "pool_locked_bytes", pool->locked);
 	json_count(json, "pool_huge_bytes", pool->huge);
 	json_bool(json, "pool_transparent_huge", pool->transparent_huge);
-	json_signed(json, "pool_numa_node", pool->numa_node);
+	json_number(json, "pool_numa_node", "%d", pool->numa_node);
 	json_count(json, "pool_largest_free", pool->largest_free);
 	json_count(json, "bounce_bytes", result->engine.aio.bounce_bytes);
 	json_count(json, "store_bytes", result->engine.store_bytes);

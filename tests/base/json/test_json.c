@@ -250,7 +250,7 @@ static void write_sample(struct json_writer *json)
 	json_text(json, "text", "a\"\\/\b\f\n\r\t\x1b\x7f\xc3\xa9");
 	json_text(json, "no utf-8", "a\xff\xc3\xa9\n");
 	json_count(json, "count", UINT64_MAX);
-	json_signed(json, "signed", INT64_MIN);
+	json_number(json, "signed", "%" PRId64, INT64_MIN);
 	json_open_list(json, "exact");
 	json_exact(json, NULL, 0.1);
 	json_exact(json, NULL, 1.0 / 3);
