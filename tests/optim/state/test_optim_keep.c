@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -139,7 +140,45 @@ TEST(what_has_not_changed_is_not_committed)
 	}
 }
 
-/* ---- Other groups and settings ---- */
+/* ---- The loss scale, other groups and settings ---- */
+
+/* The scale doubles after three steps; the second overflow halves it. */
+TEST(the_loss_scale_is_kept)
+{
+	static const char attempts[] = "..#..#...#.##..";
+	double scales[2][sizeof(attempts)];
+
+	for (int stop = 0; stop < 2; stop++) {
+		begin();
+		o->config.keep = stop;
+		o->config.fp16 = (struct fp16_config){.enabled = true,
+						      .initial_scale_power = 8,
+						      .loss_scale_window = 3,
+						      .hysteresis = 2,
+						      .min_loss_scale = 1};
+		DONE(o, optim_open(o));
+		for (unsigned i = 0; attempts[i]; i++) {
+			scales[stop][i] = nvs_optimizer_loss_scale(o->optimizer);
+			optim_lend(o, i, scales[stop][i]);
+			if (attempts[i] == '#')
+				element_put(NVS_F32, o->gradients[3], 14336, INFINITY);
+			DONE(o, optim_step(o, i + 1));
+			assert_int_equal(o->result.skipped, attempts[i] == '#');
+			if (stop && i % 2 == 0)
+				stop_and_go_on();
+		}
+		optim_lend(o, 20, nvs_optimizer_loss_scale(o->optimizer));
+		DONE(o, optim_step(o, 20));
+		assert_int_equal(o->result.step, 11);
+		if (stop)
+			IS_AS_SAVED(o);
+		else
+			optim_save(o);
+	}
+	for (unsigned i = 0; attempts[i]; i++)
+		assert_true(scales[0][i] == scales[1][i]);
+	assert_true(scales[0][sizeof(attempts) - 2] != 256);
+}
 
 static double scale_after(bool fp16, double loss_scale)
 {
