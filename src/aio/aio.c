@@ -268,9 +268,13 @@ int nvs_aio_close(struct nvs_aio *aio)
 	stop_workers(aio);
 	/* Their owners close them later. */
 	LIST_FOREACH(file, &aio->open_files, open)
-	file->aio = NULL;
+	{
+		file->aio = NULL;
+	}
 	LIST_FOREACH(memory, &aio->memories, link)
-	memory->aio = NULL;
+	{
+		memory->aio = NULL;
+	}
 	aio_free(aio);
 	return 0;
 }

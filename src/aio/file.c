@@ -220,28 +220,21 @@ int nvs_file_open(struct nvs_aio *aio, const char *path, unsigned flags, struct 
 	return open_member(aio, &member, flags, out, error);
 }
 
-/* "descriptor 5 (/mnt/nvme/file)": the kernel's name of it, if /proc is mounted. */
-static void name_of(int fd, char *name, size_t nbytes)
-{
-	char link[32], path[PATH_MAX];
-	ssize_t n;
-
-	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-	n = fd < 0 ? -1 : readlink(link, path, sizeof(path) - 1);
-	path[n < 0 ? 0 : n] = '\0';
-	snprintf(name, nbytes, "descriptor %d%s%s%s", fd, n < 0 ? "" : " (", path,
-		 n < 0 ? "" : ")");
-}
-
 int nvs_file_from_fd(struct nvs_aio *aio, int fd, unsigned flags, struct nvs_file **out,
 		     struct nvs_error *error)
 {
 	HOLD_CANCEL;
-	char name[PATH_MAX + 32], link[32];
+	char name[PATH_MAX + 32], link[32], path[PATH_MAX];
 	struct file_member member = {.path = name, .direct_fd = -1};
 	int oflags = fcntl(fd, F_GETFL), rc = oflags < 0 ? -errno : 0;
+	ssize_t n;
 
-	name_of(fd, name, sizeof(name));
+	/* "descriptor 5 (/mnt/nvme/file)": the kernel's name of it, if /proc is mounted. */
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	n = fd < 0 ? -1 : readlink(link, path, sizeof(path) - 1);
+	path[n < 0 ? 0 : n] = '\0';
+	snprintf(name, sizeof(name), "descriptor %d%s%s%s", fd, n < 0 ? "" : " (", path,
+		 n < 0 ? "" : ")");
 	if (out)
 		*out = NULL;
 	if (!aio || !out)
@@ -265,7 +258,6 @@ int nvs_file_from_fd(struct nvs_aio *aio, int fd, unsigned flags, struct nvs_fil
 	 * the meaning of offsets or require alignment. Without permission to reopen the file, a
 	 * duplicate of a descriptor that has neither flag.
 	 */
-	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
 	member.fd = open(link, (oflags & O_ACCMODE) | O_CLOEXEC);
 	if (member.fd < 0 && !(oflags & (O_APPEND | O_DIRECT)))
 		member.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);

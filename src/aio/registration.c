@@ -27,28 +27,6 @@ void aio_sync(struct nvs_aio *aio)
 			pthread_cond_wait(&aio->synced, &aio->lock);
 }
 
-/* -ENOSPC */
-static int region_take(struct nvs_aio *aio, const void *owner, uint64_t registration, char *data,
-		       size_t nbytes)
-{
-	for (int slot = 0; slot < ENGINE_BUFFERS; slot++) {
-		struct region *region = &aio->regions[slot];
-
-		region_check(aio, region);
-		if (region->data)
-			continue;
-		*region = (struct region){.data = data,
-					  .nbytes = nbytes,
-					  .generation = ++aio->generation,
-					  .owner = owner,
-					  .registration = registration};
-		if ((unsigned)slot >= aio->nregions)
-			aio->nregions = (unsigned)slot + 1;
-		return 0;
-	}
-	return -ENOSPC;
-}
-
 static void registration_end(struct nvs_aio *aio, uint64_t registration)
 {
 	for (unsigned i = 0; i < aio->nregions; i++)
@@ -68,9 +46,22 @@ int nvs_aio_register_memory(struct nvs_aio *aio, void *data, size_t nbytes)
 		return -EINVAL;
 	pthread_mutex_lock(&aio->lock);
 	registration = aio->generation + 1;
-	for (size_t done = 0; done < nbytes && !rc; done += REGION_BYTES)
-		rc = region_take(aio, data, registration, (char *)data + done,
-				 nbytes - done < REGION_BYTES ? nbytes - done : REGION_BYTES);
+	for (size_t done = 0; done < nbytes && !rc; done += REGION_BYTES) {
+		unsigned slot = 0;
+
+		while (slot < ENGINE_BUFFERS && aio->regions[slot].data)
+			slot++;
+		if (slot == ENGINE_BUFFERS) {
+			rc = -ENOSPC;
+			break;
+		}
+		aio->regions[slot] = (struct region){.data = (char *)data + done,
+						     .nbytes = min_u64(nbytes - done, REGION_BYTES),
+						     .generation = ++aio->generation,
+						     .owner = data,
+						     .registration = registration};
+		aio->nregions = (unsigned)max_u64(aio->nregions, slot + 1);
+	}
 	if (!rc) {
 		/* All rings register the regions; one that failed gives its error. */
 		aio_sync(aio);

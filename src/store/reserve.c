@@ -82,6 +82,7 @@ int store_open_space(struct store *store, struct nvs_aio *aio, struct nvs_error 
 	int rc = members_open_file(store->members, store->nmembers, store->stripe, aio,
 				   &store->file, error);
 
+	assert(store->nmembers);
 	store->share = UINT64_MAX;
 	for (unsigned i = 0; i < store->nmembers && !rc; i++) {
 		uint64_t nbytes;

@@ -44,7 +44,7 @@ int store_open(struct store **store, struct nvs_aio *aio, const struct store_opt
 void store_close(struct store *store);
 
 /*
- * ---- files.c and sources.c: a store of files of others ----
+ * ---- files.c: a store of files of others ----
  *
  * Opens duplicates of the files' descriptors, which stay the caller's. Such a store is read-only,
  * has no entries, and its nvs_file has all files. -ENOMEM, -EFBIG, errno of opening.

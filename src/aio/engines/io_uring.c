@@ -14,9 +14,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/numbers.h"
-
 #include "aio/engines/engine.h"
+#include "base/numbers.h"
 #include "base/state_checks.h"
 
 /*

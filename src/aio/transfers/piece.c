@@ -29,9 +29,8 @@ void bounce_check(const struct bounce *bounce)
 
 int bounce_open(struct bounce *bounce, uint32_t queue_depth, unsigned nworkers)
 {
-	uint32_t share;
+	uint32_t share = BOUNCE_SLOTS_ALL / nworkers;
 
-	share = BOUNCE_SLOTS_ALL / nworkers;
 	bounce->slots = (uint32_t)min_u64(min_u64(queue_depth, BOUNCE_SLOTS_MAX),
 					  share ? share : 1);
 	bounce->data = mmap(NULL, bounce_bytes(bounce), PROT_READ | PROT_WRITE,

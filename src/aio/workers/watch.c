@@ -132,7 +132,9 @@ void aio_watch(struct nvs_aio *aio, uint64_t now_ns)
 				postpone(&aio->workers[i].pieces[j].claimed_ns, gap_ns, now_ns);
 		for (int i = 0; i < TRANSFER_PRIORITIES * 2; i++)
 			TAILQ_FOREACH(transfer, &aio->todo[i / 2][i % 2], state.queued)
-		postpone(&transfer->state.since_ns, gap_ns, now_ns);
+			{
+				postpone(&transfer->state.since_ns, gap_ns, now_ns);
+			}
 		postpone(&aio->moved_ns, gap_ns, now_ns);
 	}
 	aio->looked_ns = now_ns;
