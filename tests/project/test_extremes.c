@@ -641,7 +641,7 @@ static void try_words(const struct structure *structure)
 {
 	uint64_t random = random_seed(structure->name);
 
-	for (unsigned round = 0; round < 3000; round++) {
+	for (unsigned round = 0; round < 1000; round++) {
 		uint64_t rarely = 1 + round % 8;
 
 		reset(structure);
