@@ -156,7 +156,7 @@ static unsigned waiting(const struct fake *fake)
 	LOCKED(fake);                                                                              \
                                                                                                    \
 	while (!(condition))                                                                       \
-		if (cond_wait_until(&fake->changed, &fake->lock, deadline))                        \
+		if (cond_wait_until(&locked->changed, &locked->lock, deadline))                    \
 			return false;                                                              \
 	return true
 

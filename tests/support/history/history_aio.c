@@ -124,12 +124,6 @@ static void seen(struct world *w, struct slot *slot)
 	slot->state = SLOT_SEEN;
 }
 
-static void close_slot(struct slot *slot)
-{
-	HOLDS(nvs_request_close(slot->request) == 0);
-	slot->state = SLOT_FREE;
-}
-
 static bool is_in_flight(const struct slot *slot)
 {
 	return nvs_request_status(slot->request, NULL) == -EINPROGRESS;
@@ -363,7 +357,8 @@ static void op_close(struct world *w)
 
 	if (slot->state == SLOT_SEEN) {
 		history_log("close\n");
-		close_slot(slot);
+		HOLDS(nvs_request_close(slot->request) == 0);
+		slot->state = SLOT_FREE;
 	} else if (slot->state == SLOT_SUBMITTED && slot->request && w->drive.held &&
 		   is_in_flight(slot)) {
 		history_log("close in flight\n");
@@ -502,24 +497,10 @@ static void operation(void *world, uint64_t seed)
 	operations[below(&w->random, LENGTH(operations))](w);
 }
 
-/* Every file is read whole, on a drive without faults. */
-static void read_back(struct world *w, struct file *file)
-{
-	unsigned char *bytes = malloc(FILE_BYTES);
-	struct nvs_request *request;
-
-	HOLDS(bytes &&
-	      !nvs_aio_pread(w->aio, file->handle, bytes, FILE_BYTES, 0, &request, &w->error));
-	HOLDS(!nvs_aio_wait(w->aio, &request, 1, -1, &w->error));
-	HOLDS(!nvs_request_close(request));
-	for (uint64_t i = 0; i < FILE_BYTES; i++)
-		HOLDS(file->unknown[i] || bytes[i] == file->bytes[i]);
-	free(bytes);
-}
-
 static void end(void *world)
 {
 	struct world *w = world;
+	struct nvs_request *request;
 	uint64_t n;
 
 	history_drive_mend(&w->drive);
@@ -531,12 +512,20 @@ static void end(void *world)
 		else if (slot->state == SLOT_SUBMITTED)
 			closed(w, slot, false);
 		if (slot->state == SLOT_SEEN)
-			close_slot(slot);
+			HOLDS(nvs_request_close(slot->request) == 0);
 	}
-	for (size_t i = 0; i < FILES; i++)
-		read_back(w, &w->files[i]);
-	for (size_t i = 0; i < FILES; i++)
-		nvs_file_close(w->files[i].handle);
+	/* Every file is read whole, on a drive without faults. */
+	for (struct file *file = w->files; file < w->files + FILES; file++) {
+		static unsigned char bytes[FILE_BYTES];
+
+		HOLDS(!nvs_aio_pread(w->aio, file->handle, bytes, FILE_BYTES, 0, &request,
+				     &w->error));
+		HOLDS(!nvs_aio_wait(w->aio, &request, 1, -1, &w->error));
+		HOLDS(!nvs_request_close(request));
+		for (uint64_t i = 0; i < FILE_BYTES; i++)
+			HOLDS(file->unknown[i] || bytes[i] == file->bytes[i]);
+		nvs_file_close(file->handle);
+	}
 	nvs_aio_close(w->aio);
 	history_drive_close(&w->drive);
 	munmap(w->memory, SLOTS * (SLOT_ROOM));

@@ -228,23 +228,12 @@ static int queue_open(void **out, const struct engine_options *options, struct e
 	return 0;
 }
 
-/* The lowest slot with the same file: a number that does not depend on descriptors or inodes. */
-static unsigned file_number(const struct sim_queue *queue, const struct io *io)
-{
-	unsigned slot = 0;
-
-	if (io->file_slot < 0)
-		return ENGINE_FILES;
-	while (queue->files[slot].file != queue->files[io->file_slot].file)
-		slot++;
-	return slot;
-}
-
 static void take(struct sim_queue *queue, struct io *io)
 {
 	struct sim *sim = queue->sim;
 	struct sim_flight *flight = &queue->flights[io->index];
 	const char *data = io->data, *region;
+	unsigned slot = 0;
 	uint64_t place;
 
 	MUST(io->nbytes && io->index < queue->options.depth && !flight->io);
@@ -256,8 +245,11 @@ static void take(struct sim_queue *queue, struct io *io)
 		     data + io->nbytes <= region + queue->regions[io->buffer_slot].nbytes);
 	}
 	*flight = (struct sim_flight){.queue = queue, .io = io};
-	/* Its random number is of its direction, place and the number of earlier I/Os there. */
-	place = sim_mix(io->offset, 2 * file_number(queue, io) + io->write);
+	/* Its random number is of its direction, place and the number of earlier I/Os there. The
+	 * file counts by its lowest slot, which does not depend on descriptors or inodes. */
+	while (io->file_slot >= 0 && queue->files[slot].file != queue->files[io->file_slot].file)
+		slot++;
+	place = sim_mix(io->offset, 2 * (io->file_slot < 0 ? ENGINE_FILES : slot) + io->write);
 	flight->chance = sim_mix(sim_mix(sim->drive.seed, place),
 				 sim->touched[place % SIM_PLACES]++);
 	sim_decide(sim, flight);

@@ -234,26 +234,6 @@ TEST(a_flip_changes_one_bit)
 	}
 }
 
-TEST(a_late_io_completes_after_later_ones)
-{
-	struct transfer first, second;
-
-	rig_open(&(struct sim_drive){.latency_ns = 1000});
-	FAULT(rig, .fault = SIM_LATE, .delay_ns = 1000000, .times = 1);
-	sim_hold(rig->sim, SIM_ALL);
-	start(&first, NVS_WRITE, 0, BLOCK);
-	assert_true(sim_await_in_flight(rig->sim, 1));
-	start(&second, NVS_WRITE, BLOCK, BLOCK);
-	assert_true(sim_await_in_flight(rig->sim, 2));
-	assert_int_equal(sim_complete(rig->sim, 1), 1);
-	assert_int_equal(finish(&second), 0);
-	assert_false(is_completed(&first));
-	assert_int_equal(counts_of().now_ns, 1000);
-	sim_go(rig->sim, SIM_ALL);
-	assert_int_equal(finish(&first), 0);
-	assert_int_equal(counts_of().now_ns, 1001000);
-}
-
 /* ---- Power failures ---- */
 
 /*
