@@ -480,7 +480,7 @@ static int read_count(struct torch_reader *reader, const char *key, uint64_t *co
 	int rc = 0;
 
 	snprintf(reader->name, sizeof(reader->name), "%s", key);
-	for (size_t i = 0; root->kind == OBJECT_DICT && i + 1 < root->n && !object; i += 2)
+	for (size_t i = 0; root && root->kind == OBJECT_DICT && i + 1 < root->n && !object; i += 2)
 		if (root->items[i]->kind == OBJECT_STRING && !strcmp(root->items[i]->text, key))
 			object = root->items[i + 1];
 	if (!object)
