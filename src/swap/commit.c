@@ -50,9 +50,10 @@ int notes_open(struct nvs_engine *engine, struct nvs_error *error)
 
 static void note_replace(struct nvs_engine *engine, struct note **note, struct note *by)
 {
-	struct note *old = *note;
+	struct note *old;
 
 	pthread_mutex_lock(&engine->commit.notes);
+	old = *note;
 	*note = by;
 	pthread_mutex_unlock(&engine->commit.notes);
 	free(old);

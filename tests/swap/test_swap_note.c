@@ -4,6 +4,7 @@
  * is.
  */
 #include "support/inject.h"
+#include "support/turns.h"
 #include "swap/swap_fixture.h"
 
 ONE_ENGINE
@@ -123,4 +124,27 @@ TEST(a_store_that_is_not_kept_has_no_note)
 	set("lost with the store");
 	OK(f, nvs_engine_commit(f->engine, &f->error));
 	expect_note("");
+}
+
+static void *set_often(void *note)
+{
+	for (unsigned i = 0; i < 100; i++)
+		OK(f, nvs_engine_set_note(f->engine, note, strlen(note), NULL));
+	return NULL;
+}
+
+TEST(several_threads_may_set_the_note)
+{
+	char one[] = "of this one", another[] = "of another thread";
+	pthread_t thread;
+
+	open_kept();
+	turns_begin(seed_of_run());
+	assert_int_equal(pthread_create(&thread, NULL, set_often, another), 0);
+	set_often(one);
+	pthread_join(thread, NULL);
+	turns_end();
+	set("the last one");
+	OK(f, nvs_engine_commit(f->engine, &f->error));
+	expect_note("the last one");
 }

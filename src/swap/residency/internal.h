@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The swap engine's structures. One lock guards all of them but those of struct events. It is not
- * held while waiting for the drive or while checksums are computed.
+ * The swap engine's structures. One lock guards all of them but those of struct events and the notes
+ * of commits. It is not held while waiting for the drive or while checksums are computed.
  *
  * The order of the files, from the bottom. Each calls only those before it (test_layers):
  *	residency: tensor table errors plan places invariants

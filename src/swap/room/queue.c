@@ -17,6 +17,8 @@
  * pass for ever; if it ever stopped, the second case would never end. The time grows, since the
  * first case passes for ever as well while its work takes longer than the time; by equal steps,
  * since the second case has to wait for each of them.
+ *
+ * Tells as well which tensors hold the pool while a call waits.
  */
 #include <inttypes.h>
 #include <stdarg.h>
