@@ -213,9 +213,9 @@ static int load_host(struct nvs_optimizer *optimizer, struct nvs_error *error)
 			state[part] = tile_part(optimizer, i, part);
 		rc = batch_swap_in_to(optimizer->engine, parts, state, optimizer->rule->nparts,
 				      error);
-		rc = rc
-			     ?: batch_wait(optimizer->engine, parts, optimizer->rule->nparts, 0, -1,
-					   error);
+		if (!rc)
+			rc = batch_wait(optimizer->engine, parts, optimizer->rule->nparts, 0, -1,
+					error);
 		for (unsigned part = 0; part < optimizer->rule->nparts && !rc; part++)
 			*host_sum(optimizer, i, part) = sum_of(state[part],
 							       part_nbytes(optimizer, i, part));
