@@ -135,7 +135,8 @@ void requests_close(struct requests *requests)
 	free(requests);
 }
 
-/* Pushes a request whose state is FREE. Needs no lock: only requests_reserve(), under it, removes any. */
+/* Pushes a request whose state is FREE. Needs no lock: only requests_reserve(), under it, removes
+ * any. */
 static void push_freed(struct requests *requests, struct nvs_request *request)
 {
 	struct nvs_request *top = __atomic_load_n(&requests->freed, __ATOMIC_RELAXED);
@@ -155,6 +156,7 @@ int requests_reserve(struct requests *requests, size_t n, struct nvs_request **l
 	*list = NULL;
 	while (taken < n) {
 		struct nvs_request *request = requests->free;
+		uint64_t more = max_u64(requests->total, n - taken);
 		struct request_chunk *chunk;
 
 		if (!request)
@@ -168,7 +170,7 @@ int requests_reserve(struct requests *requests, size_t n, struct nvs_request **l
 			continue;
 		}
 		pthread_mutex_unlock(&aio->lock);
-		chunk = chunk_new(max_u64(requests->total, n - taken));
+		chunk = chunk_new(more);
 		pthread_mutex_lock(&aio->lock);
 		if (chunk)
 			chunk_add(requests, chunk);

@@ -518,12 +518,13 @@ int accesses_load(struct access_list *list, struct model *model, const char *pat
 		reader.rc = error_set(error, -EIO, "%.400s: can't be read: %s", path,
 				      nvs_strerror(-EIO));
 	fclose(reader.file);
+	if (!model->n && reader.rc)
+		return reader.rc;
 	if (!model->n)
-		return reader.rc
-			       ?: error_set(error, -EINVAL,
-					    "%.400s: no accesses of tensors: give the trace of a "
-					    "run that swapped, or a list of accesses",
-					    path);
+		return error_set(error, -EINVAL,
+				 "%.400s: no accesses of tensors: give the trace of a run that "
+				 "swapped, or a list of accesses",
+				 path);
 	model->tensors = calloc(model->n, sizeof(*model->tensors));
 	list->read_first = calloc(model->n, sizeof(bool));
 	if (!model->tensors || !list->read_first)

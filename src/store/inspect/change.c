@@ -73,18 +73,26 @@ static int sole_open(const struct nvs_store_place *place, struct nvs_store **sto
 
 static int remove_files(const struct member *member, struct nvs_error *error)
 {
-	char name[MANIFEST_NAME];
+	char names[MANIFEST_SLOT_COUNT][MANIFEST_NAME];
+	off_t sizes[MANIFEST_SLOT_COUNT]; /* -1: it is not there */
 	struct stat st;
 	int rc = 0;
 
 	/* Empty ones first: where the data is missing, an engine may make a new store, with
-	 * manifests of the same names, as soon as the last one that is not empty is gone. */
-	for (unsigned i = 0; i < 2 * MANIFEST_SLOT_COUNT && !rc; i++) {
-		manifest_name(i % MANIFEST_SLOT_COUNT, name);
-		if (!fstatat(member->directory_fd, name, &st, AT_SYMLINK_NOFOLLOW) &&
-		    (i >= MANIFEST_SLOT_COUNT || !st.st_size))
-			rc = member_unlink(member, name, error);
+	 * manifests of the same names, as soon as the last one that is not empty is gone. So only
+	 * those that were there before are removed. */
+	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT; i++) {
+		manifest_name(i, names[i]);
+		sizes[i] = fstatat(member->directory_fd, names[i], &st, AT_SYMLINK_NOFOLLOW)
+				   ? -1
+				   : st.st_size;
 	}
+	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++)
+		if (!sizes[i])
+			rc = member_unlink(member, names[i], error);
+	for (unsigned i = 0; i < MANIFEST_SLOT_COUNT && !rc; i++)
+		if (sizes[i] > 0)
+			rc = member_unlink(member, names[i], error);
 	/* Data that was missing is not this store's any more. */
 	if (!rc && member->fd >= 0)
 		rc = member_unlink(member, "data", error);

@@ -30,6 +30,7 @@ struct nvs_store {
 /* A place of the caller with its paths checked. -EINVAL, -E2BIG. */
 int place_in(struct nvs_store_place *place, const struct nvs_store_place *from,
 	     struct nvs_error *error);
+
 /* ---- read.c ---- */
 /* Reads labels and manifests of the open members, and says in store->info what they are. */
 int inspect_read(struct nvs_store *store, struct nvs_error *error);

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Reads labels and manifests of a store, decides what state it is in, and tells what was read: of
- * the whole, each copy of its metadata, each tensor. Beside a running engine
- * this is safe because no engine writes to the manifest that the newest label names, but for
- * marking one copy after the other as committed, and every copy has a checksum: what changes
- * between two reads is read again.
+ * the whole, each copy of its metadata, each tensor. Beside a running engine this is safe because
+ * no engine writes to the manifest that the newest label names, but for marking one copy after the
+ * other as committed, and every copy has a checksum: what changes between two reads is read again.
  */
 #include <inttypes.h>
 #include <stdarg.h>

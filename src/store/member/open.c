@@ -266,13 +266,13 @@ int member_open(struct member *members, unsigned index, const char *path, const 
 		member_close_fd(&member->nvswap_fd);
 		rc = 0;
 	}
-	return rc
-		       ?: error_set(error, -EBUSY,
-				    "the store at %s is removed each time that it is opened: other "
-				    "processes keep opening and closing it; give this process "
-				    "another "
-				    "\"nvswap\": {\"rank\": N}",
-				    member->path);
+	if (rc)
+		return rc;
+	return error_set(error, -EBUSY,
+			 "the store at %s is removed each time that it is opened: other processes "
+			 "keep opening and closing it; give this process another "
+			 "\"nvswap\": {\"rank\": N}",
+			 member->path);
 }
 
 int member_open_memory(struct member *member, struct nvs_error *error)

@@ -328,6 +328,36 @@ TEST(of_two_processes_that_remove_a_store_one_succeeds)
 	assert_true(wins[0] > 2 && wins[1] > 2);
 }
 
+/* An engine makes a store as soon as nothing of the one without data is left. */
+static void make_store_meanwhile(void *arg, struct inject_name *name, bool done)
+{
+	const char *path = arg;
+	struct stat st;
+
+	if (!done || !strstr(name->path, "manifest."))
+		return;
+	for (unsigned i = 0; i < 4; i++) {
+		char file[32];
+
+		snprintf(file, sizeof(file), "nvswap/rank0/manifest.%u", i);
+		if (!stat(path_in(path, file), &st) && st.st_size)
+			return;
+	}
+	inject_observe(NULL);
+	make_store(quoted(path), 0, 1);
+}
+
+TEST(a_store_that_is_made_while_one_without_data_is_removed_stays)
+{
+	char *path = (char *)(uintptr_t)temp_directory();
+	const struct inject_observer observer = {.arg = path, .after_name = make_store_meanwhile};
+
+	make_store_to_remove(path, false);
+	(void)remove_store(path, &observer);
+	assert_int_equal(entries_of(path_in(path, "nvswap/rank0")), 5);
+	EXITS(0, "verify %s", path);
+}
+
 TEST(one_store_is_removed_and_others_stay)
 {
 	const char *path = temp_directory();

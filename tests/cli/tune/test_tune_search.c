@@ -322,6 +322,22 @@ TEST(intervals_contain_the_mean)
 	}
 }
 
+/* Of rounds that agree, so that the known noise alone makes it. Those that are trimmed take some
+ * freedom. */
+TEST(another_round_widens_no_interval)
+{
+	double values[64], width, last = INFINITY;
+
+	for (unsigned n = 1; n <= 64; n++, last = width) {
+		struct middle middle;
+
+		values[n - 1] = 1;
+		middle = middle_of(values, n);
+		width = half_width(&middle, 1e-4, 8);
+		assert_true(width > 0 && width < 1.01 * last);
+	}
+}
+
 /* At the first round of each point with the best block, the drive stalls. */
 static double stall_first(void *arg, const struct tune_point *point)
 {

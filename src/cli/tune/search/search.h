@@ -125,7 +125,7 @@ void tune_outcome_free(struct tune_outcome *outcome);
 #define DEVIATIONS_KEPT 64u
 
 struct middle {
-	unsigned n;	/* number of values kept */
+	unsigned n, of; /* number of values kept, and of all values */
 	double mean;	/* of the values kept */
 	double squares; /* summed squared deviations of all values, winsorised */
 };

@@ -39,7 +39,7 @@ struct middle middle_of(const double *values, unsigned n)
 {
 	double sorted[ROUNDS_KEPT];
 	unsigned out = n / TRIMMED;
-	struct middle middle = {.n = n - 2 * out};
+	struct middle middle = {.n = n - 2 * out, .of = n};
 	double mean = 0, low, high;
 
 	sort(sorted, values, n);
@@ -82,6 +82,8 @@ double half_width(const struct middle *middle, double known_variance, double kno
 	double own = middle->n > 1 ? middle->squares / (middle->n - 1) : 0, freedom;
 
 	assert(middle->n && weight >= 1);
+	/* Trimming must not widen the interval. */
+	known_variance *= (double)middle->n / middle->of;
 	if (own > DISAGREE * known_variance)
 		weight *= DISAGREE * known_variance / own;
 	freedom = middle->n - 1 + weight;
