@@ -48,7 +48,7 @@ int file_member_probe(struct file_member *member, bool writable, bool buffered);
 /* Whether a transfer, submitted or not, is overdue, and the file offset of the stalled I/O. */
 bool aio_is_overdue(struct nvs_aio *aio, const struct transfer *transfer, uint64_t *offset);
 /* Marks the transfers that are overdue at `now_ns` (CLOCK_MONOTONIC). */
-void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns);
+void aio_find_overdue(struct nvs_aio *aio, uint64_t now_ns);
 /*
  * The same, as the watching thread does. A gap between two looks that is much longer than its
  * period does not count: the process did not run, so it could not see what completed.

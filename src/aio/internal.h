@@ -258,7 +258,7 @@ void piece_begin(struct piece *piece);
 /* Evaluates the result of the I/O; false if it must be submitted again. */
 bool piece_finish(struct worker *worker, struct piece *piece);
 /* Under the lock: the failure at the lowest offset so far is the transfer's status. */
-void piece_tell_transfer(const struct piece *piece);
+void piece_report(const struct piece *piece);
 int bounce_open(struct bounce *bounce, uint32_t queue_depth, unsigned nworkers);
 void bounce_close(struct bounce *bounce);
 /* Asserts that the free slots are slots. */

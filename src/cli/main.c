@@ -19,7 +19,7 @@ static const struct subcommand {
 	{"tune", cmd_tune, "find the aio settings that suit a drive and this machine"},
 	{"replay", cmd_replay, "make the calls of a recorded run again, on another drive"},
 	{"info", cmd_info, "report the abilities of this machine and a path, with advice"},
-	{"store", cmd_store, "look at stores, verify, repair and remove them"},
+	{"store", cmd_store, "look at stores, verify, repair, remove, export and fill them"},
 };
 
 static void print_help(FILE *file)

@@ -87,7 +87,7 @@ static int check_pool(const struct nvs_config *config, enum nvs_block block,
 }
 
 /* The store may be called under the engine's lock, except while it is opened. */
-static void say_for_store(void *arg, enum nvs_log_level level, const char *text)
+static void log_for_store(void *arg, enum nvs_log_level level, const char *text)
 {
 	struct nvs_engine *engine = arg;
 
@@ -113,7 +113,7 @@ static struct nvs_engine *engine_new(const struct opening *opening)
 	engine->moves.failure.size = sizeof(engine->moves.failure);
 	log_init(&engine->log, &config->log);
 	if (config->log.fn)
-		engine->store_log = (struct nvs_log){say_for_store, engine};
+		engine->store_log = (struct nvs_log){log_for_store, engine};
 	engine->trace = config->trace;
 	engine->aio_config = config->aio;
 	engine->keep = (config->keep || config->read_only) && on_drive;

@@ -104,7 +104,7 @@ static int open_unnamed(const char *directory)
 	return rc;
 }
 
-static int look_at_file(int fd, struct nvs_path_info *info)
+static int inspect_file(int fd, struct nvs_path_info *info)
 {
 	struct dio_caps caps;
 	struct mount mount;
@@ -157,7 +157,7 @@ static void lower_limit(uint32_t *limit, const char *device, const char *attribu
 }
 
 /* Of several drives, report all names, the tightest limits, and the rest of the first drive. */
-static void look_at_drive(const char *device, struct nvs_path_info *info)
+static void inspect_drive(const char *device, struct nvs_path_info *info)
 {
 	size_t used = strlen(info->device), name = strlen(device);
 
@@ -217,7 +217,7 @@ static int describe_path(const char *path, struct nvs_path_info *info, struct nv
 	if (fd < 0)
 		return fd;
 	strcpy(info->path, path);
-	rc = look_at_file(fd, info);
+	rc = inspect_file(fd, info);
 	if (rc)
 		unreachable(path, rc, error);
 	else {
@@ -228,7 +228,7 @@ static int describe_path(const char *path, struct nvs_path_info *info, struct nv
 
 		for (unsigned i = 0; i < n; i++) {
 			devices[i] = names[i];
-			look_at_drive(names[i], info);
+			inspect_drive(names[i], info);
 		}
 		if (n && !topo_open(&topo, NULL, NULL)) {
 			info->numa_node = topo_node_of_devices(topo, devices, n);

@@ -15,7 +15,7 @@
 #include "support/support.h"
 
 #define AWAIT_MS  20000
-#define AGES_MS	  1000000 /* a limit that passes only for aio_look_for_overdue() and aio_watch() */
+#define AGES_MS	  1000000 /* a limit that passes only for aio_find_overdue() and aio_watch() */
 #define AGES_NS	  (AGES_MS * UINT64_C(1000000))
 #define RIG_BYTES (512u * 1024)
 

@@ -142,7 +142,7 @@ TEST(an_overdue_transfer_wakes_its_owner_and_no_other)
 	rig_open(AGES_MS);
 	submit(0, 0, 1);
 	assert_true(fake_await_ios(&rig->fake, 1));
-	aio_look_for_overdue(rig->aio, clock_ns() + AGES_NS);
+	aio_find_overdue(rig->aio, clock_ns() + AGES_NS);
 	assert_int_equal(
 		completions_wait(rig->queues[0], COMPLETIONS_THREAD, 1, deadline_ns(AWAIT_MS)), 0);
 	assert_true(completions_take_overdue(rig->queues[0]));

@@ -102,7 +102,7 @@ static void *pass_ages(void *arg)
 
 	pthread_mutex_lock(&ages->lock);
 	while (!ages->end) {
-		aio_look_for_overdue(ages->aio, clock_ns() + AGES_NS);
+		aio_find_overdue(ages->aio, clock_ns() + AGES_NS);
 		(void)cond_wait_until(&ages->ended, &ages->lock, deadline_ns(2));
 	}
 	pthread_mutex_unlock(&ages->lock);
@@ -183,7 +183,7 @@ TEST(a_transfer_behind_a_drive_that_hangs_is_not_blamed_on_its_own_drive)
 	rig->transfers[1].file = other;
 	assert_int_equal(submit_all(rig->aio, rig->all, 2, NULL), 0);
 	assert_true(fake_await_ios(&rig->fake, 1));
-	aio_look_for_overdue(rig->aio, clock_ns() + AGES_NS);
+	aio_find_overdue(rig->aio, clock_ns() + AGES_NS);
 	assert_int_equal(await_all(rig->aio, &rig->all[1], 1, -1, &error), -ETIMEDOUT);
 	assert_int_equal(error.offset, PART);
 	assert_says(error.text, path);
@@ -195,7 +195,7 @@ TEST(a_transfer_behind_a_drive_that_hangs_is_not_blamed_on_its_own_drive)
 	/* Then its own drive hangs too. */
 	fake_release(&rig->fake, 1);
 	assert_true(fake_await_ios(&rig->fake, 2));
-	aio_look_for_overdue(rig->aio, clock_ns() + AGES_NS);
+	aio_find_overdue(rig->aio, clock_ns() + AGES_NS);
 	assert_int_equal(await_all(rig->aio, &rig->all[1], 1, -1, &error), -ETIMEDOUT);
 	assert_says(error.text, "has not completed");
 	aio_await_told(rig->aio);
@@ -221,14 +221,14 @@ TEST(transfers_queued_on_a_busy_drive_are_not_overdue)
 	fake_release(&rig->fake, 1);
 	assert_true(fake_await_ios(&rig->fake, 2));
 	/* All three are as old as the limit, but the first has completed since. */
-	aio_look_for_overdue(rig->aio, submitted + AGES_NS);
+	aio_find_overdue(rig->aio, submitted + AGES_NS);
 	assert_int_equal(await_all(rig->aio, &rig->all[0], 1, -1, NULL), 0);
 	assert_int_equal(await_all(rig->aio, &rig->all[1], 1, 0, NULL), -EAGAIN);
 	assert_int_equal(await_all(rig->aio, &rig->all[2], 1, 0, NULL), -EAGAIN);
 	aio_await_told(rig->aio);
 	assert_int_equal(hangs_heard(), 0);
 	/* Nothing more completes. */
-	aio_look_for_overdue(rig->aio, clock_ns() + AGES_NS);
+	aio_find_overdue(rig->aio, clock_ns() + AGES_NS);
 	expect_hung(1, -1, PART);
 	expect_hung(2, -1, 2 * PART);
 	rig_end(3, 0);
@@ -245,7 +245,7 @@ TEST(one_transfer_that_hangs_ends_the_wait_for_all)
 	while (clock_ns() == taken)
 		;
 	assert_int_equal(submit_all(rig->aio, &rig->all[1], 1, NULL), 0);
-	aio_look_for_overdue(rig->aio, taken + AGES_NS);
+	aio_find_overdue(rig->aio, taken + AGES_NS);
 	aio_await_told(rig->aio);
 	assert_int_equal(hangs_heard(), 1);
 	for (unsigned i = 0; i < 2; i++) {
@@ -273,7 +273,7 @@ TEST(a_transfer_that_hangs_and_fails_reports_both)
 	/* The worker takes this one after it has processed the failure. */
 	assert_int_equal(submit_all(rig->aio, &rig->all[1], 1, NULL), 0);
 	assert_true(fake_await_ios(&rig->fake, 3));
-	aio_look_for_overdue(rig->aio, clock_ns() + AGES_NS);
+	aio_find_overdue(rig->aio, clock_ns() + AGES_NS);
 	expect_hung(0, AWAIT_MS, rig->fake.ios[1].offset);
 	rig_end(2, -ENOSPC);
 	assert_int_equal(rig->error.offset, 0);

@@ -140,7 +140,7 @@ TEST(the_log_may_call_the_aio)
 	heard.calls = true;
 	requests[1] = start(1);
 	assert_true(fake_await_ios(&rig->fake, 2));
-	aio_look_for_overdue(rig->aio, clock_ns() + AGES_NS);
+	aio_find_overdue(rig->aio, clock_ns() + AGES_NS);
 	await_messages(2);
 	fake_release(&rig->fake, FAKE_ALL);
 	await_messages(4);

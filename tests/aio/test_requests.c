@@ -372,7 +372,7 @@ TEST(an_overdue_request_ends_every_wait)
 	request = start(3);
 	assert_true(fake_await_ios(&rig->fake, 1));
 	assert_false(readable(fd));
-	aio_look_for_overdue(rig->aio, clock_ns() + 2 * AGES_NS);
+	aio_find_overdue(rig->aio, clock_ns() + 2 * AGES_NS);
 	assert_true(readable(fd));
 	assert_int_equal(nvs_aio_take(rig->aio, &taken, 1), 0);
 	assert_false(readable(fd));

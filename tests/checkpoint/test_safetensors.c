@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors of an engine to .safetensors files and back; python reads the files in
- * test_safetensors_files.py.
+ * Tensors of an engine to .safetensors files and back; its readers in Python are those of
+ * python/tests/pytorch/test_torch_safetensors.py.
  */
 #include <pthread.h>
 #include <signal.h>

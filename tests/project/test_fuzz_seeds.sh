@@ -24,4 +24,11 @@ for source in fuzz/fuzz_*.c; do
 	target=$(basename "$source" .c)
 	check "seeds_of_${target}_keep_its_promises" replays "${target#fuzz_}"
 done
+
+# Otherwise only the reader of job files is fuzzed, and no plan.
+are_planned() {
+	A=4k EMPTY='' "$build/nvswap" bench --dry-run --directory "$build" \
+		fuzz/corpus/jobfile/{clones,fio,stages,values,variables,windows} >"$log" 2>&1 || { cat "$log" && return 1; }
+}
+check seeds_of_job_files_are_planned are_planned
 exit $status

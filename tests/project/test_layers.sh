@@ -5,7 +5,7 @@
 # it, and no others. The search of `nvswap tune` knows neither drives nor the command. Programs of bench/ use
 # the public interface alone, but for the one that measures the kernels. No file calls one that calls it, by
 # way of others too; in layers whose internal header gives the order of their files, each file calls only
-# those before it.
+# those before it. Documents name files that exist.
 set -uo pipefail
 BUILD=${BUILD:-build}
 cd "$(dirname "$0")/../.." || exit
@@ -120,4 +120,11 @@ done
 
 found=$(grep -HE '^#include "' bench/*.c bench/*/*.[ch] | grep -vE '"(nvswap.h|measure.h|support/measure.h)"|^bench/adam.c:')
 found_none bench_uses_the_public_interface "$found"
+
+# From the top, or from one of these folders.
+found=$(grep -ohE '`[a-z0-9_]+(/[a-z0-9_]+)+\.(c|h|py|sh)`' README.md CONTRIBUTING.md docs/*.md docs/*/*.md | tr -d '`' |
+	while read -r file; do
+		[ -e "$file" ] || [ -e "src/$file" ] || [ -e "include/$file" ] || [ -e "python/nvswap/$file" ] || echo "$file"
+	done)
+found_none documents_name_files_that_exist "$found"
 exit $status

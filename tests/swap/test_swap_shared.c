@@ -151,7 +151,7 @@ TEST(an_overdue_transfer_is_that_of_its_engine_alone)
 	sim_hold(f->sim, SIM_READS);
 	OK(f, nvs_tensor_swap_in(f->engine, &tensors[0], 1, 0, &pin, &f->error));
 	assert_true(sim_await_in_flight(f->sim, 1));
-	aio_look_for_overdue(shared, clock_ns() + UINT64_C(2000000000000));
+	aio_find_overdue(shared, clock_ns() + UINT64_C(2000000000000));
 	FAILS(f, -ETIMEDOUT, "hangs", nvs_tensor_wait, &tensors[0], 1, pin, -1);
 	FAILS(f, -ETIMEDOUT, "hangs", nvs_engine_close);
 	/* The second engine's writes go on. */

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""ZeRO-3 jobs of DeepSpeed (deepspeed/job.py) on one GPU, with parameters and optimizer on NVMe: each
+"""ZeRO-3 jobs of DeepSpeed (support/job.py) on one GPU, with parameters and optimizer on NVMe: each
 depth has the losses of the same job with both in host memory."""
 
 import json

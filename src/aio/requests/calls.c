@@ -153,7 +153,7 @@ static int name(struct requests *requests, struct nvs_request *const *array, siz
 }
 
 /* Of a request that completed: its status, unless another thread has closed it. */
-static int see(struct nvs_request *request, size_t i, struct nvs_error *error)
+static int read_status(struct nvs_request *request, size_t i, struct nvs_error *error)
 {
 	assert(request->naming);
 	if (request_state(request) == REQUEST_FREE)
@@ -233,7 +233,7 @@ int nvs_aio_wait(struct nvs_aio *aio, struct nvs_request *const *requests, size_
 	} else {
 		/* Sees all of them; the error is that of the first in array order. */
 		for (size_t i = 0; i < n; i++) {
-			int its = see(requests[i], i, rc ? NULL : error);
+			int its = read_status(requests[i], i, rc ? NULL : error);
 
 			rc = rc ?: its;
 		}
@@ -274,7 +274,7 @@ int nvs_aio_wait_any(struct nvs_aio *aio, struct nvs_request *const *requests, s
 	if (first == n) {
 		rc = still_in_flight(overdue, rc, error);
 	} else {
-		rc = see(requests[first], first, error);
+		rc = read_status(requests[first], first, error);
 		if (request_state(requests[first]) != REQUEST_FREE)
 			*index = first;
 	}

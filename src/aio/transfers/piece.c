@@ -293,7 +293,7 @@ static bool has_ended(struct piece *piece)
 	return false;
 }
 
-void piece_tell_transfer(const struct piece *piece)
+void piece_report(const struct piece *piece)
 {
 	struct transfer *transfer = piece->transfer;
 	uint64_t at = piece->position, end = piece->position - piece->skip + piece->done;

@@ -126,7 +126,7 @@ void worker_account(struct worker *worker)
 		struct piece *piece = worker->reaped[i];
 		struct transfer *transfer = piece->transfer;
 
-		piece_tell_transfer(piece);
+		piece_report(piece);
 		transfer_check(transfer);
 		assert(transfer->state.pending);
 		if (!--transfer->state.pending && transfer->state.phase == TRANSFER_CLAIMED)

@@ -64,7 +64,7 @@ static void mark_overdue(struct transfer *transfer, uint64_t offset, bool waits,
 	log_later(&transfer->file->aio->log, NVS_LOG_ERROR, "%s", report.text);
 }
 
-void aio_look_for_overdue(struct nvs_aio *aio, uint64_t now_ns)
+void aio_find_overdue(struct nvs_aio *aio, uint64_t now_ns)
 {
 	uint64_t limit_ns = aio->config.io_timeout_ms * UINT64_C(1000000);
 	/* Overdue if started at this time or earlier. */
@@ -139,7 +139,7 @@ void aio_watch(struct nvs_aio *aio, uint64_t now_ns)
 	}
 	aio->looked_ns = now_ns;
 	pthread_mutex_unlock(&aio->lock);
-	aio_look_for_overdue(aio, now_ns);
+	aio_find_overdue(aio, now_ns);
 }
 
 /* ---- The thread ---- */

@@ -28,7 +28,7 @@ struct json_document {
 	size_t used, max; /* bytes, including chunk headers */
 	char *room;	  /* unused part of the newest chunk */
 	size_t room_nbytes;
-	struct json_value **sorted; /* scratch of find_duplicates */
+	struct json_value **sorted; /* scratch: the members of an object, by key */
 	size_t sorted_room;
 };
 

@@ -24,8 +24,8 @@ void log_init(struct log *log, const struct nvs_log *to)
 	STAILQ_INIT(&log->messages);
 }
 
-/* Tells the messages of the list to `to`, or nobody, and frees them. */
-static void tell(struct message_list *messages, const struct nvs_log *to)
+/* Passes the messages of the list to `to`, if it has a function, and frees them. */
+static void log_and_free(struct message_list *messages, const struct nvs_log *to)
 {
 	struct message *message;
 
@@ -39,7 +39,7 @@ static void tell(struct message_list *messages, const struct nvs_log *to)
 void log_destroy(struct log *log)
 {
 	assert(!log->started);
-	tell(&log->messages, NULL);
+	log_and_free(&log->messages, NULL);
 	pthread_mutex_destroy(&log->lock);
 	pthread_cond_destroy(&log->changed);
 }
@@ -95,7 +95,7 @@ static void *log_main(void *arg)
 		STAILQ_CONCAT(&messages, &log->messages);
 		log->n = log->lost = 0;
 		pthread_mutex_unlock(&log->lock);
-		tell(&messages, &log->to);
+		log_and_free(&messages, &log->to);
 		if (lost)
 			log_say(&log->to, NVS_LOG_WARNING,
 				"%" PRIu64 " later messages were lost: the log function had not "

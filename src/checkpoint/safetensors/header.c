@@ -176,7 +176,7 @@ static int add_tensor(struct header_reader *reader, const struct json_value *mem
 	tensor->name = strdup(member->key);
 	if (!tensor->name)
 		return no_memory(reader);
-	/* Its place counts for the layout; load_names() takes it off the list. */
+	/* Its place counts for the layout; drop_nameless() takes it off the list. */
 	tensor->nameless = !member->key_length || member->key_length > NVS_NAME_MAX ||
 			   strlen(member->key) != member->key_length;
 	reader->tensor = tensor;

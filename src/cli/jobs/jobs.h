@@ -170,7 +170,7 @@ struct bench_job {
 	unsigned rank;	  /* added to the configuration's: each job of a stage has its own store */
 	struct bench_options options; /* the seed includes the clone */
 	struct options_given given;   /* by the section, [global] or the command line */
-	/* Made by bench_prepare() in the parent: */
+	/* Made in the parent, by bench/command.c: */
 	struct nvs_config *config; /* NULL: it was not prepared */
 	enum nvs_block block;
 	struct model model;

@@ -162,7 +162,7 @@ struct queue {
 	uint64_t quiet_until_ns; /* when the next refill is due, unless something changes */
 };
 
-/* Calls that wait for others on their tensors, by calls/turns.c. */
+/* Calls that wait for others on their tensors, by calls/wait.c. */
 struct turns {
 	TAILQ_HEAD(line, turn) line;
 	uint64_t walk;	/* walks along it, for tensor->line_walk */
