@@ -21,6 +21,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -504,7 +505,8 @@ WRAP_AS(INJECT_READ, "pread", NULL, ssize_t, __pread_chk,
 	(fd, data, nbytes, offset, room), minus_one(error))
 WRAP(INJECT_WRITE, int, fflush, (FILE * file), (file), minus_one(error))
 /* The descriptor is closed even if the wrapper reports an error. */
-WRAP(INJECT_WRITE, int, fclose, (FILE * file), (file), (__real_fclose(file), minus_one(error)))
+WRAP(__fwritable(file) ? INJECT_WRITE : 0, int, fclose, (FILE * file), (file),
+     (__real_fclose(file), minus_one(error)))
 WRAP(INJECT_SPACE, int, posix_fallocate, (int fd, off_t offset, off_t nbytes), (fd, offset, nbytes),
      error)
 WRAP(INJECT_SPACE, int, fallocate, (int fd, int mode, off_t offset, off_t nbytes),

@@ -20,7 +20,7 @@ enum inject_kind {
 	INJECT_THREAD = 4,  /* pthread_create */
 	INJECT_OPEN = 8,    /* open, openat, mkdirat, flock, fstat and others that find a file */
 	INJECT_READ = 16,   /* pread, read */
-	INJECT_WRITE = 32,  /* pwrite, fflush, fclose */
+	INJECT_WRITE = 32,  /* pwrite, fflush, fclose of a file that can be written */
 	INJECT_SYNC = 64,   /* fdatasync, fsync */
 	INJECT_SPACE = 128, /* posix_fallocate, fallocate, ftruncate */
 	INJECT_QUEUE = 256, /* creating rings and contexts, and registering with them */

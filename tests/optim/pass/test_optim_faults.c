@@ -165,6 +165,50 @@ TEST(an_open_that_cannot_write_the_state_fails)
 	}
 }
 
+/* Adds the gradients of a step, again where they are refused; returns how often they are. */
+static unsigned add_until_all(uint64_t step)
+{
+	unsigned refused = 0;
+
+	for (size_t i = 0; i < o->n; i++) {
+		float *data = o->gradients[i];
+		uint64_t numel = four[i].numel, added;
+
+		for (uint64_t j = 0; j < numel; j++)
+			data[j] = (float)element_value(16 * step + i, j);
+		for (uint64_t at = 0; at < numel; at += added) {
+			int rc = CALL(o, add_gradients, i, at, numel - at, NVS_F32, data + at,
+				      &added);
+
+			assert_true(rc ? rc == -EIO : added == numel - at);
+			if (rc && ++refused == 5)
+				sim_no_faults(o->sim);
+		}
+	}
+	o->error = (struct nvs_error){.size = sizeof(o->error)};
+	return refused;
+}
+
+/* Those that a call says it has added are not added again, and each counts in the norm. */
+TEST(gradients_that_cannot_be_written_or_read_are_not_lost)
+{
+	unsigned refused = 0;
+
+	for (unsigned way = 0; way < WAYS; way++) {
+		begin_stepped(way, false);
+		sim_fail(o->sim, NVS_WRITE, 2, EIO, way % 2 ? SIM_ALWAYS : 1);
+		refused += add_until_all(2);
+		sim_no_faults(o->sim);
+		sim_fail(o->sim, NVS_READ, 0, EIO, 1);
+		names_what_failed(optim_step(o, 2));
+		DONE(o, optim_step(o, 2));
+		IS_AS(o, due(2));
+		optim_run(o, 3, STEPS);
+		IS_AS(o, due(STEPS));
+	}
+	assert_true(refused > 0);
+}
+
 /* Committed within a step, which the next run must finish first. */
 TEST(an_unfinished_step_is_finished_by_the_next_run)
 {
