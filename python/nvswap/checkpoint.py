@@ -27,7 +27,8 @@ from typing import (
     Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple,
     Union)
 
-from nvswap.durable import discard, is_removed, locked, new_directory, partial_of, replace, replace_text, sync
+from nvswap.durable import (
+    discard, is_removed, locked, new_directory, old_of, partial_of, replace, replace_text, sync)
 from nvswap.errors import Error, invalid
 from nvswap.optimizer import STATES, Optimizer, StateRun
 from nvswap.tensor_files import tensors_of
@@ -181,8 +182,7 @@ def import_universal(optimizer: Optimizer, path: Union[str, "os.PathLike[str]"],
         After other errors than the first three some state is imported and the rest is not.
     """
     placed, zero = _Placed(optimizer, parameters), os.path.join(os.fsdecode(path), "zero")
-    old = os.path.join(partial_of(zero), "old")
-    folder = old if not os.path.lexists(zero) and os.path.isdir(old) else zero
+    folder = old_of(zero) if not os.path.lexists(zero) and os.path.isdir(old_of(zero)) else zero
     with _failing("read", os.path.join(folder, _STATE)):
         step = read_count(os.path.join(folder, _STATE), _STEP)
     found = {(index, part): _Found(os.path.join(folder, each.name, file), each, placed.shapes[index])

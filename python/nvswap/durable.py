@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import tempfile
 from contextlib import contextmanager, suppress
 from typing import Iterator
 
@@ -53,10 +54,12 @@ def new_directory(path: str) -> str:
 def replace(path: str) -> None:
     """Puts the new contents, which are durable, in the place of the old. A crash amid the renames of a
     directory leaves neither there."""
-    partial = partial_of(path)
+    partial, old = partial_of(path), old_of(path)
     if os.path.isdir(partial):
+        if os.path.lexists(old):  # it has removed files that are open
+            os.rename(old, tempfile.mkdtemp(dir=partial))
         if os.path.lexists(path):
-            os.rename(path, os.path.join(partial, "old"))
+            os.rename(path, old)
         os.rename(new_directory(path), path)
     else:
         os.rename(partial, path)
@@ -66,10 +69,9 @@ def replace(path: str) -> None:
 
 def discard(path: str) -> None:
     """Removes the new contents, if they are there. A directory's old ones go back to their place, unless
-    the new ones have it."""
-    partial = partial_of(path)
-    if os.path.isdir(partial):
-        old = os.path.join(partial, "old")
+    the new ones have it. A link is removed, and what it leads to stays."""
+    partial, old = partial_of(path), old_of(path)
+    if os.path.isdir(partial) and not os.path.islink(partial):
         if os.path.lexists(old) and not os.path.lexists(path):
             os.rename(old, path)
             sync(os.path.dirname(path) or ".")
@@ -100,6 +102,11 @@ def _remove_tree(path: str) -> None:
 def partial_of(path: str) -> str:
     """The name of new contents until they take their place."""
     return f"{path}.partial"
+
+
+def old_of(path: str) -> str:
+    """Where the old contents of a directory are until the new ones have its name."""
+    return os.path.join(partial_of(path), "old")
 
 
 def replace_text(path: str, text: str) -> None:

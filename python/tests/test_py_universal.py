@@ -640,7 +640,7 @@ def names_of_removed_files_are_no_other_files(directory):
 
 
 @promise
-def what_a_killed_export_has_left_is_replaced_while_a_file_of_it_is_open_on_fuse(directory):
+def a_file_that_is_open_keeps_no_export_from_replacing_its_directory_on_fuse(directory):
     below, mount = os.path.join(directory, "below"), os.path.join(directory, "mount")
     os.mkdir(below)
     os.mkdir(mount)
@@ -652,9 +652,15 @@ def what_a_killed_export_has_left_is_replaced_while_a_file_of_it_is_open_on_fuse
         os.makedirs(left)
         with open(os.path.join(left, "fp32.pt"), "wb"), opened(directory) as optimizer:
             fill(optimizer, 1)
+            path = os.path.join(mount, "tag")
             for _ in range(2):
-                export_universal(optimizer, os.path.join(mount, "tag"), PARAMETERS)
-            import_universal(optimizer, os.path.join(mount, "tag"), PARAMETERS)
+                export_universal(optimizer, path, PARAMETERS)
+            import_universal(optimizer, path, PARAMETERS)
+            with open(os.path.join(path, "zero/head/fp32.pt"), "rb"):  # of one that is replaced
+                for _ in range(3):
+                    export_universal(optimizer, path, PARAMETERS)
+            export_universal(optimizer, path, PARAMETERS)
+            import_universal(optimizer, path, PARAMETERS)
     finally:
         subprocess.run(f"umount '{mount}' || fusermount3 -u '{mount}'", shell=True, check=True)
 
