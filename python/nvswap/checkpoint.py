@@ -28,7 +28,7 @@ from typing import (
     Union)
 
 from nvswap.durable import (
-    discard, is_removed, locked, new_directory, old_of, partial_of, replace, replace_text, sync)
+    discard, is_removed, locked, new_directory, old_of, partial_of, replace, replace_text, reserve, sync)
 from nvswap.errors import Error, invalid
 from nvswap.optimizer import STATES, Optimizer, StateRun
 from nvswap.tensor_files import tensors_of
@@ -378,7 +378,7 @@ def _make_files(folder: str, placed: _Placed) -> None:
         nbytes = data_offset(shape) + 4 * math.prod(shape)
         for name in placed.files.values():
             with open(os.path.join(place, name), "xb", opener=_not_following) as file, _failing("write", file.name):
-                os.posix_fallocate(file.fileno(), 0, nbytes)
+                reserve(file.fileno(), nbytes)
 
 
 class _Open:

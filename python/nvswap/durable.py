@@ -13,6 +13,7 @@ import tempfile
 from contextlib import contextmanager, suppress
 from typing import Iterator
 
+from nvswap._native import ffi, lib
 from nvswap.errors import Error
 
 
@@ -136,6 +137,18 @@ def locked(folder: str, wait: bool = True) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def reserve(descriptor: int, nbytes: int) -> None:
+    """Makes a new file this long, with room for all of it where the file system can tell. posix_fallocate writes to each
+    page otherwise, which takes long, and has NFS write whole pages over what other nodes write to them."""
+    while lib.fallocate(descriptor, 0, 0, nbytes):
+        number = ffi.errno
+        if number in (errno.EOPNOTSUPP, errno.ENOSYS):
+            os.ftruncate(descriptor, nbytes)
+            return
+        if number != errno.EINTR:
+            raise OSError(number, os.strerror(number))
 
 
 def sync(path: str) -> None:

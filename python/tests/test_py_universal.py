@@ -22,6 +22,7 @@ import numpy
 from promises import Skip, main, promise, raises, settings
 import nvswap
 from nvswap.checkpoint import Parameter, export_universal, import_universal
+from nvswap.durable import reserve
 from nvswap.torch_file import saved_value
 
 # The groups end with elements of no parameter: padding.
@@ -653,6 +654,9 @@ def a_file_that_is_open_keeps_no_export_from_replacing_its_directory_on_fuse(dir
         with open(os.path.join(left, "fp32.pt"), "wb"), opened(directory) as optimizer:
             fill(optimizer, 1)
             path = os.path.join(mount, "tag")
+            with open(os.path.join(mount, "file"), "wb") as file:
+                reserve(file.fileno(), 1 << 20)
+                assert os.fstat(file.fileno()).st_size == 1 << 20 and not os.fstat(file.fileno()).st_blocks
             for _ in range(2):
                 export_universal(optimizer, path, PARAMETERS)
             import_universal(optimizer, path, PARAMETERS)
