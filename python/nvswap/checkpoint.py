@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import json
 import math
+import operator
 import os
 import threading
 import zlib
@@ -22,7 +23,6 @@ from bisect import bisect_right
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache, reduce
 from itertools import product
-from operator import xor
 from typing import (
     Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple,
     Union)
@@ -153,7 +153,7 @@ def write_universal(optimizer: Optimizer, folder: str, parameters: Optional[Iter
     _check_cover(ranks.together(plan))
     placed, = own
     gathered = ranks.together(lambda: _write_elements(folder, placed, rank > 0))
-    sums = [[reduce(xor, of_ranks) for of_ranks in zip(*of_parts)] for of_parts in zip(*gathered)]
+    sums = [[reduce(operator.xor, of_ranks) for of_ranks in zip(*of_parts)] for of_parts in zip(*gathered)]
 
     def complete() -> None:
         if rank == 0:
@@ -257,6 +257,8 @@ class _Placed:
                                   "in common", self.parameters[index].name)
 
     def _add(self, given: Parameter) -> None:
+        # Numbers may be of numpy, which overflow, and of which ranks gather none.
+        given = given._replace(**{field: operator.index(getattr(given, field)) for field in ("offset", "numel", "first")})
         name, end = given.name, given.first + given.numel
         if not 0 < len(os.fsencode(name)) < 256 or "/" in name or "\0" in name or name in (".", "..", _STATE):
             raise invalid(f'"{name}": the name must be that of a directory: 1 to 255 bytes without '

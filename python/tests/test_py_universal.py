@@ -335,6 +335,17 @@ def elements_that_ranks_leave_out_or_have_twice_are_refused_by_all(directory):
 
 
 @promise
+def numbers_of_a_parameter_may_be_those_of_numpy(directory):
+    with exported(directory) as (optimizer, path):
+        before = state_of(optimizer)
+        with ranks_of(directory, 2, path) as ranks:
+            ranks[1][1][:] = [each._replace(offset=numpy.int32(each.offset), numel=numpy.int64(each.numel),
+                                            first=numpy.int32(each.first)) for each in ranks[1][1]]
+            assert export_by(ranks, path) == [None] * 2
+        assert_is(path, before, 3)
+
+
+@promise
 def ranks_that_differ_in_their_numbers_are_refused(directory):
     path = os.path.join(directory, "tag")
     with ranks_of(directory, 4) as ranks:
