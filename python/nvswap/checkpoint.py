@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import json
 import math
+import operator
 import os
 import threading
 import zlib
@@ -22,12 +23,12 @@ from bisect import bisect_right
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache, reduce
 from itertools import product
-from operator import xor
 from typing import (
     Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple,
     Union)
 
-from nvswap.durable import discard, is_removed, locked, new_directory, partial_of, replace, replace_text, sync
+from nvswap.durable import (
+    discard, is_removed, locked, new_directory, old_of, partial_of, replace, replace_text, reserve, sync)
 from nvswap.errors import Error, invalid
 from nvswap.optimizer import STATES, Optimizer, StateRun
 from nvswap.tensor_files import tensors_of
@@ -152,7 +153,7 @@ def write_universal(optimizer: Optimizer, folder: str, parameters: Optional[Iter
     _check_cover(ranks.together(plan))
     placed, = own
     gathered = ranks.together(lambda: _write_elements(folder, placed, rank > 0))
-    sums = [[reduce(xor, of_ranks) for of_ranks in zip(*of_parts)] for of_parts in zip(*gathered)]
+    sums = [[reduce(operator.xor, of_ranks) for of_ranks in zip(*of_parts)] for of_parts in zip(*gathered)]
 
     def complete() -> None:
         if rank == 0:
@@ -181,8 +182,7 @@ def import_universal(optimizer: Optimizer, path: Union[str, "os.PathLike[str]"],
         After other errors than the first three some state is imported and the rest is not.
     """
     placed, zero = _Placed(optimizer, parameters), os.path.join(os.fsdecode(path), "zero")
-    old = os.path.join(partial_of(zero), "old")
-    folder = old if not os.path.lexists(zero) and os.path.isdir(old) else zero
+    folder = old_of(zero) if not os.path.lexists(zero) and os.path.isdir(old_of(zero)) else zero
     with _failing("read", os.path.join(folder, _STATE)):
         step = read_count(os.path.join(folder, _STATE), _STEP)
     found = {(index, part): _Found(os.path.join(folder, each.name, file), each, placed.shapes[index])
@@ -257,6 +257,8 @@ class _Placed:
                                   "in common", self.parameters[index].name)
 
     def _add(self, given: Parameter) -> None:
+        # Numbers may be of numpy, which overflow, and of which ranks gather none.
+        given = given._replace(**{field: operator.index(getattr(given, field)) for field in ("offset", "numel", "first")})
         name, end = given.name, given.first + given.numel
         if not 0 < len(os.fsencode(name)) < 256 or "/" in name or "\0" in name or name in (".", "..", _STATE):
             raise invalid(f'"{name}": the name must be that of a directory: 1 to 255 bytes without '
@@ -378,7 +380,7 @@ def _make_files(folder: str, placed: _Placed) -> None:
         nbytes = data_offset(shape) + 4 * math.prod(shape)
         for name in placed.files.values():
             with open(os.path.join(place, name), "xb", opener=_not_following) as file, _failing("write", file.name):
-                os.posix_fallocate(file.fileno(), 0, nbytes)
+                reserve(file.fileno(), nbytes)
 
 
 class _Open:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import tempfile
 from contextlib import contextmanager, suppress
 from typing import Iterator
 
+from nvswap._native import ffi, lib
 from nvswap.errors import Error
 
 
@@ -53,10 +55,12 @@ def new_directory(path: str) -> str:
 def replace(path: str) -> None:
     """Puts the new contents, which are durable, in the place of the old. A crash amid the renames of a
     directory leaves neither there."""
-    partial = partial_of(path)
+    partial, old = partial_of(path), old_of(path)
     if os.path.isdir(partial):
+        if os.path.lexists(old):  # it has removed files that are open
+            os.rename(old, tempfile.mkdtemp(dir=partial))
         if os.path.lexists(path):
-            os.rename(path, os.path.join(partial, "old"))
+            os.rename(path, old)
         os.rename(new_directory(path), path)
     else:
         os.rename(partial, path)
@@ -66,10 +70,9 @@ def replace(path: str) -> None:
 
 def discard(path: str) -> None:
     """Removes the new contents, if they are there. A directory's old ones go back to their place, unless
-    the new ones have it."""
-    partial = partial_of(path)
-    if os.path.isdir(partial):
-        old = os.path.join(partial, "old")
+    the new ones have it. A link is removed, and what it leads to stays."""
+    partial, old = partial_of(path), old_of(path)
+    if os.path.isdir(partial) and not os.path.islink(partial):
         if os.path.lexists(old) and not os.path.lexists(path):
             os.rename(old, path)
             sync(os.path.dirname(path) or ".")
@@ -102,6 +105,11 @@ def partial_of(path: str) -> str:
     return f"{path}.partial"
 
 
+def old_of(path: str) -> str:
+    """Where the old contents of a directory are until the new ones have its name."""
+    return os.path.join(partial_of(path), "old")
+
+
 def replace_text(path: str, text: str) -> None:
     """Makes `text` the contents of a file. Jobs that do so at once take turns."""
     with locked(os.path.dirname(path) or "."), replacing(path) as partial, \
@@ -129,6 +137,18 @@ def locked(folder: str, wait: bool = True) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def reserve(descriptor: int, nbytes: int) -> None:
+    """Makes a new file this long, with room for all of it where the file system can tell. posix_fallocate writes to each
+    page otherwise, which takes long, and has NFS write whole pages over what other nodes write to them."""
+    while lib.fallocate(descriptor, 0, 0, nbytes):
+        number = ffi.errno
+        if number in (errno.EOPNOTSUPP, errno.ENOSYS):
+            os.ftruncate(descriptor, nbytes)
+            return
+        if number != errno.EINTR:
+            raise OSError(number, os.strerror(number))
 
 
 def sync(path: str) -> None:

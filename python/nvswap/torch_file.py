@@ -137,6 +137,12 @@ class _Object(dict):  # type: ignore[type-arg]
         super().__init__()
         self.parts = parts
 
+    def __setstate__(self, state: Any) -> None:
+        """Of any form, such as the tuple of numpy's types."""
+
+    def append(self, value: Any) -> None:
+        """Of a list of another class, whose elements are not kept."""
+
 
 # The Unpickler in C takes memory for the numbers that a file has, this one for its bytes.
 class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined]
@@ -171,7 +177,7 @@ def read_count(path: str, keys: Sequence[Union[int, str]]) -> int:
                 value = value[key]
             if isinstance(value, _Object):
                 (_, kind, number, _, _), first = value.parts[0], value.parts[1]
-                form = {"FloatStorage": "<f", "DoubleStorage": "<d", "LongStorage": "<q"}[kind.__name__]
+                form = {"FloatStorage": "<f", "DoubleStorage": "<d", "IntStorage": "<i", "LongStorage": "<q"}[kind.__name__]
                 data = archive.read(record[:-len("data.pkl")] + f"data/{number}")
                 value, = struct.unpack_from(form, data, first * struct.calcsize(form))
     except OSError:

@@ -22,6 +22,7 @@ import numpy
 from promises import Skip, main, promise, raises, settings
 import nvswap
 from nvswap.checkpoint import Parameter, export_universal, import_universal
+from nvswap.durable import reserve
 from nvswap.torch_file import saved_value
 
 # The groups end with elements of no parameter: padding.
@@ -334,6 +335,17 @@ def elements_that_ranks_leave_out_or_have_twice_are_refused_by_all(directory):
 
 
 @promise
+def numbers_of_a_parameter_may_be_those_of_numpy(directory):
+    with exported(directory) as (optimizer, path):
+        before = state_of(optimizer)
+        with ranks_of(directory, 2, path) as ranks:
+            ranks[1][1][:] = [each._replace(offset=numpy.int32(each.offset), numel=numpy.int64(each.numel),
+                                            first=numpy.int32(each.first)) for each in ranks[1][1]]
+            assert export_by(ranks, path) == [None] * 2
+        assert_is(path, before, 3)
+
+
+@promise
 def ranks_that_differ_in_their_numbers_are_refused(directory):
     path = os.path.join(directory, "tag")
     with ranks_of(directory, 4) as ranks:
@@ -640,7 +652,7 @@ def names_of_removed_files_are_no_other_files(directory):
 
 
 @promise
-def what_a_killed_export_has_left_is_replaced_while_a_file_of_it_is_open_on_fuse(directory):
+def a_file_that_is_open_keeps_no_export_from_replacing_its_directory_on_fuse(directory):
     below, mount = os.path.join(directory, "below"), os.path.join(directory, "mount")
     os.mkdir(below)
     os.mkdir(mount)
@@ -652,9 +664,18 @@ def what_a_killed_export_has_left_is_replaced_while_a_file_of_it_is_open_on_fuse
         os.makedirs(left)
         with open(os.path.join(left, "fp32.pt"), "wb"), opened(directory) as optimizer:
             fill(optimizer, 1)
+            path = os.path.join(mount, "tag")
+            with open(os.path.join(mount, "file"), "wb") as file:
+                reserve(file.fileno(), 1 << 20)
+                assert os.fstat(file.fileno()).st_size == 1 << 20 and not os.fstat(file.fileno()).st_blocks
             for _ in range(2):
-                export_universal(optimizer, os.path.join(mount, "tag"), PARAMETERS)
-            import_universal(optimizer, os.path.join(mount, "tag"), PARAMETERS)
+                export_universal(optimizer, path, PARAMETERS)
+            import_universal(optimizer, path, PARAMETERS)
+            with open(os.path.join(path, "zero/head/fp32.pt"), "rb"):  # of one that is replaced
+                for _ in range(3):
+                    export_universal(optimizer, path, PARAMETERS)
+            export_universal(optimizer, path, PARAMETERS)
+            import_universal(optimizer, path, PARAMETERS)
     finally:
         subprocess.run(f"umount '{mount}' || fusermount3 -u '{mount}'", shell=True, check=True)
 

@@ -296,4 +296,15 @@ def damage_of_any_field_of_a_file_is_an_error_that_names_it(directory):
                 assert error.errno == errno.EIO and path in str(error), error
 
 
+@promise
+def a_link_in_the_place_of_new_contents_is_not_followed(directory):
+    victim, zero = os.path.join(directory, "victim"), os.path.join(directory, "zero")
+    for name in ("old/kept", "new/kept"):
+        os.makedirs(os.path.join(victim, name))
+    os.symlink(victim, f"{zero}.partial")
+    discard(zero)
+    assert os.listdir(directory) == ["victim"]
+    assert all(os.listdir(os.path.join(victim, name)) == ["kept"] for name in ("old", "new"))
+
+
 main()

@@ -7,9 +7,10 @@ import errno
 import os
 import subprocess
 import zipfile
-from collections import Counter
+from collections import Counter, deque
 from pathlib import PurePath
 
+import numpy
 import torch
 
 from promises import BUILD, main, promise, raises
@@ -78,7 +79,8 @@ def torch_reads_a_universal_checkpoint_and_what_torch_saves_is_imported(director
     parameters = [Parameter("a", "embed", 0, 49995, 0, (5, 9, 1111)), Parameter("b", "embed", 49995, 5),
                   Parameter("none", "embed", 0, 0, 0, (3, 0)), Parameter("scalar", "head", 0, 1, 0, ())]
     with opened(directory, {name: torch.rand(numel).numpy() for name, numel in GROUPS.items()}) as optimizer:
-        for step in (5, torch.tensor(6), torch.tensor(7.), torch.tensor([8., 9.], dtype=torch.float64)[1]):
+        for step in (5, torch.tensor(6), torch.tensor(7.), torch.tensor([8., 9.], dtype=torch.float64)[1],
+                     torch.tensor(10, dtype=torch.int32)):
             export_universal(optimizer, universal, parameters)
             for each in parameters:
                 for mmap in (False, True):
@@ -90,7 +92,8 @@ def torch_reads_a_universal_checkpoint_and_what_torch_saves_is_imported(director
             found = torch.load(file, weights_only=True)
             assert found["optimizer_state_dict"]["state"][0]["step"] == optimizer.step_count
             found["optimizer_state_dict"]["state"][0]["step"] = step
-            found |= {"loss_scaler": argparse.Namespace(scale=1), "counts": Counter("aab"), "stage": PurePath("a")}
+            found |= {"loss_scaler": argparse.Namespace(scale=1), "counts": Counter("aab"), "stage": PurePath("a"),
+                      "lr": numpy.float64(0.5), "last": deque([1, 2])}
             torch.save(found, file)
             wanted = torch.rand(5, 9, 1111)
             torch.save({"param": wanted}, os.path.join(universal, "zero/a/exp_avg.pt"))
