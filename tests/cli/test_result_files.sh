@@ -78,7 +78,7 @@ place="$T/$hostile" shown='x\x1b[2J\xc2\x9b31m\xe2\x80\xaey'
 mkdir "$place"
 printf 'swapin a 4k\nrelease a\n' >"$place/trace"
 printf '{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}' >"$place/model.json"
-printf '[x\xffy]\nrw=read\nbs=4k\niodepth=8\ndirect=1\nsize=64k\n' >"$T/named.ini"
+printf '[x\xffy]\nrw=read\nbs=4k\niodepth=8\nioengine=auto\ndirect=1\nsize=64k\n' >"$T/named.ini"
 bench=(bench --eta never --nvme-path)
 shows paths_in_a_report_of_info_are_not_obeyed "$shown" info --nvme-path "$place"
 shows paths_in_a_report_of_replay_are_not_obeyed "$shown" replay "$place/trace" --nvme-path "$T/drive"

@@ -114,6 +114,8 @@ static int check_complete(const struct level *level, const char *name, const cha
 	} needed[] = {{"rw", "fio would read; give rw=swap, or another mode"},
 		      {"bs", "fio's default is 4k, and bench's 1m"},
 		      {"iodepth", "fio's default is 1, and bench's 8"},
+		      {"ioengine", "fio's default, psync, keeps one I/O in flight; give "
+				   "ioengine=io_uring, or another of bench"},
 		      {"size", "bench's default is 1g, and fio has none"},
 		      {"direct", "fio would go through the page cache, and bench never does; "
 				 "give direct=1"}};

@@ -53,7 +53,7 @@ result dry_run_says_no_time_without_a_rate $? "$(cat "$T/out")"
 bench --dry-run --rw step --loops 3
 [ "$status" = 0 ] && grep -q "loop write *[1-9].*iB" "$T/out"
 result dry_run_says_what_each_step_writes $? "$(cat "$T/out")"
-printf '[a]\nrw=swap\nloops=2\n[b]\nstonewall\nrw=read\nsize=2m\nbs=1m\niodepth=8\ndirect=1\n' >"$T/two.ini"
+printf '[a]\nrw=swap\nloops=2\n[b]\nstonewall\nrw=read\nsize=2m\nbs=1m\niodepth=8\nioengine=auto\ndirect=1\n' >"$T/two.ini"
 run bench --nvme-path "$T/store" --dry-run "$T/two.ini"
 [ "$status" = 0 ] && grep -q "  jobname *b$" "$T/out" && grep -q "^write *3.00 GiB" "$T/out" &&
 	grep -q "^read *2.00 GiB" "$T/out"

@@ -319,7 +319,7 @@ TEST(a_load_of_fios_alone_is_refused_by_key_and_line)
 	/* Keys that files for both need are accepted. */
 	assert_order("",
 		     "[global]\nthread\nrandrepeat=0\ninvalidate=1\nunlink=1\n"
-		     "direct=1\nsize=1g\n[a]\nrw=randread\nbs=4k\niodepth=1\n",
+		     "direct=1\nsize=1g\n[a]\nrw=randread\nbs=4k\niodepth=1\nioengine=libaio\n",
 		     "a/0/0/0");
 	assert_file_refused("", "[a]\ndirect=0\n", "x.ini:2: direct=0: only 1 is supported");
 	assert_file_refused("", "[a]\nverify=crc32c\n", "x.ini:2: verify=crc32c: allowed are");
@@ -328,8 +328,8 @@ TEST(a_load_of_fios_alone_is_refused_by_key_and_line)
 /* fio and bench have other defaults. */
 TEST(a_file_says_what_each_would_take_differently)
 {
-	static const char *const lines[] = {"rw=write\n", "bs=4k\n", "iodepth=1\n", "size=1m\n",
-					    "direct=1\n"};
+	static const char *const lines[] = {"rw=write\n", "bs=4k\n",	"iodepth=1\n",
+					    "size=1m\n",  "direct=1\n", "ioengine=auto\n"};
 	const char *files[1];
 	for (unsigned without = 0; without <= COUNT(lines); without++) {
 		char text[128] = "[a]\n", why[64];

@@ -24,6 +24,7 @@ cat >"$T/all.ini" <<'END'
 bs=16k
 size=2m
 iodepth=4
+ioengine=auto
 direct=1
 stonewall
 [a]
