@@ -328,13 +328,14 @@ TEST(another_round_widens_no_interval)
 {
 	double values[64], width, last = INFINITY;
 
-	for (unsigned n = 1; n <= 64; n++, last = width) {
+	for (unsigned n = 1; n <= 64; n++) {
 		struct middle middle;
 
 		values[n - 1] = 1;
 		middle = middle_of(values, n);
 		width = half_width(&middle, 1e-4, 8);
 		assert_true(width > 0 && width < 1.01 * last);
+		last = width;
 	}
 }
 
