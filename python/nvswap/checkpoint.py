@@ -470,10 +470,12 @@ class _Found:
 
     def open(self) -> _Open:
         """For one that is in use, ESTALE if it has changed."""
-        file = _Open(self._path, os.O_RDONLY)
-        status = os.fstat(file.number)
-        stamp = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-        if stamp != (self._stamp or stamp):
+        file, stamp = None, None
+        with suppress(*([FileNotFoundError] if self._stamp else [])):  # amid the renames of another save
+            file = _Open(self._path, os.O_RDONLY)
+            status = os.fstat(file.number)
+            stamp = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+        if file is None or stamp != (self._stamp or stamp):
             raise Error(errno.ESTALE, f"{self._path} was replaced or written to since its header was read: import again",
                         self._name, self._path)
         self._stamp = stamp
