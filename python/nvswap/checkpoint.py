@@ -13,6 +13,7 @@ DeepSpeed writes zeros for those that an optimizer does not have.
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
 import operator
@@ -147,11 +148,13 @@ def write_universal(optimizer: Optimizer, folder: str, parameters: Optional[Iter
             with _failing("make", folder):
                 begin()
                 _make_files(folder, placed)
-        return [[each.name, list(shape), each.first, each.numel]
-                for each, shape in zip(placed.parameters, placed.shapes)]
+        named = json.dumps([(each.name, shape) for each, shape in zip(placed.parameters, placed.shapes)])
+        return [hashlib.sha256(named.encode()).hexdigest(), [each.first for each in placed.parameters],
+                [each.numel for each in placed.parameters]]
 
-    _check_cover(ranks.together(plan))
+    plans = ranks.together(plan)
     placed, = own
+    _check_cover(placed, plans)
     gathered = ranks.together(lambda: _write_elements(folder, placed, rank > 0))
     sums = [[reduce(operator.xor, of_ranks) for of_ranks in zip(*of_parts)] for of_parts in zip(*gathered)]
 
@@ -328,16 +331,16 @@ class _Ranks(NamedTuple):
         return [each["value"] for each in gathered]
 
 
-def _check_cover(plans: List[Any]) -> None:
+def _check_cover(placed: _Placed, plans: List[Any]) -> None:
     """Raises unless the ranks together have each element of each parameter once. All of them come to the same end."""
-    for rank, plan in enumerate(plans):
-        if [each[:2] for each in plan] != [each[:2] for each in plans[0]]:
+    sums, firsts, numels = zip(*plans)
+    for rank, named in enumerate(sums):
+        if named != sums[0]:
             raise invalid(f"rank {rank} has other parameters than rank 0: all ranks pass the same names and shapes in "
                           "the same order")
-    for of_ranks in zip(*plans):
-        name, shape, _, _ = of_ranks[0]
+    for (name, *_), shape, first_of, numel_of in zip(placed.parameters, placed.shapes, zip(*firsts), zip(*numels)):
         whole, end, before = math.prod(shape), 0, None
-        runs = sorted((first, rank, numel) for rank, (_, _, first, numel) in enumerate(of_ranks) if numel)
+        runs = sorted((first, rank, numel) for rank, (first, numel) in enumerate(zip(first_of, numel_of)) if numel)
         for first, rank, numel in [*runs, (whole, None, 0)]:
             if first < end and rank is not None:
                 raise invalid(f"{name}: ranks {before} and {rank} both have the {min(end, first + numel) - first} "
@@ -470,10 +473,12 @@ class _Found:
 
     def open(self) -> _Open:
         """For one that is in use, ESTALE if it has changed."""
-        file = _Open(self._path, os.O_RDONLY)
-        status = os.fstat(file.number)
-        stamp = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-        if stamp != (self._stamp or stamp):
+        file, stamp = None, None
+        with suppress(*([FileNotFoundError] if self._stamp else [])):  # amid the renames of another save
+            file = _Open(self._path, os.O_RDONLY)
+            status = os.fstat(file.number)
+            stamp = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+        if file is None or stamp != (self._stamp or stamp):
             raise Error(errno.ESTALE, f"{self._path} was replaced or written to since its header was read: import again",
                         self._name, self._path)
         self._stamp = stamp

@@ -113,7 +113,7 @@ def old_of(path: str) -> str:
 def replace_text(path: str, text: str) -> None:
     """Makes `text` the contents of a file. Jobs that do so at once take turns."""
     with locked(os.path.dirname(path) or "."), replacing(path) as partial, \
-            open(partial, "w", encoding="utf-8") as file:
+            open(partial, "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text)
 
 

@@ -97,6 +97,9 @@ def what_is_exported_is_imported(directory):
         for name in ("embed.weight/fp32.pt", "head/exp_avg.pt", "optimizer_state.pt"):
             with zipfile.ZipFile(os.path.join(path, "zero", name)) as archive:
                 assert archive.testzip() is None
+        export_universal(optimizer, os.fsencode(directory) + b"/\xff", PARAMETERS)
+        with open(os.path.join(directory, "latest_universal"), "rb") as file:
+            assert file.read() == b"\xff"
         export_universal(optimizer, path, PARAMETERS, optimizer_state=b"own")
         with open(os.path.join(path, "zero/optimizer_state.pt"), "rb") as file:
             assert file.read() == b"own"
@@ -169,7 +172,8 @@ def a_file_that_is_written_to_or_cut_off_during_an_import_is_told(directory):
     with exported(directory) as (optimizer, path):
         file = os.path.join(path, "zero/blocks.0.weight/exp_avg.pt")
         for change, code in ((lambda: os.utime(file, ns=(0, 1)), errno.ESTALE),
-                             (lambda: os.truncate(file, 9000), errno.ENODATA)):
+                             (lambda: os.truncate(file, 9000), errno.ENODATA), (lambda: os.unlink(file), errno.ESTALE)):
+            export_universal(optimizer, path, PARAMETERS)
             imports = optimizer.import_state
 
             def run(function, change=change, imports=imports):

@@ -230,6 +230,20 @@ def a_group_that_is_added_later_is_stepped_from_then_on(directory):
     trained(ours, own, range(1))
     written = sum(store.optimizer.stats()["drive_written_bytes"] for store in own.stores) - before
     assert own.result["io"]["drive_written_bytes"] == written > 0 and len(own.stores) == 2
+    first, step = own.stores[0], type(own.stores[0]).step
+
+    def stepped(store, sum_squares):
+        result = step(store, sum_squares)
+        if store is first:
+            raise OSError(errno.EIO, "the new weights could not be written")
+        return result
+
+    with mock.patch.object(type(first), "step", stepped):
+        assert raises(OSError, lambda: trained(ours, own, range(1))).errno == errno.EIO
+        before = own.stores[1].optimizer.stats()["drive_written_bytes"]
+        own.step()
+    written = own.stores[1].optimizer.stats()["drive_written_bytes"] - before
+    assert own.result["io"]["drive_written_bytes"] == written  # of what the step knows, and nothing of another one
     own.close()
 
 

@@ -78,6 +78,7 @@ class StoredOptimizer(NumberedOptimizer):
         self.stores: List[State] = []
         # The store whose step failed; those before it have been stepped.
         self._next = 0
+        self._of_step: Optional[StepResult] = None  # the result of those that were
         self._sum_squares: Optional[float] = None
         self._has_numbers = False
         self._hooks: List[Any] = []
@@ -421,13 +422,15 @@ class StoredOptimizer(NumberedOptimizer):
 
     def _step_store(self, store: State) -> None:
         stepped, steps = store.with_gradients(), store.optimizer.step_count
-        ended = False
+        ended, before = False, self._of_step if self._next else None
+        self._of_step = before
         try:
             result = store.step(self._sum_squares)
-            if self._next:  # of this step, which has stepped other stores
-                result["io"] = {key: value + self.result["io"][key] for key, value in result["io"].items()}
-                result["cpu_ns"] += self.result["cpu_ns"]
-                result["tiles"] += self.result["tiles"]
+            if before:
+                result["io"] = {key: value + before["io"][key] for key, value in result["io"].items()}
+                result["cpu_ns"] += before["cpu_ns"]
+                result["tiles"] += before["tiles"]
+            self._of_step = result
             self.result: StepResult = result
             ended = True
         finally:
