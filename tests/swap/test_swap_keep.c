@@ -589,15 +589,6 @@ TEST(refuses_settings_that_cannot_work)
 	f->config.aio.use_gds = true;
 	expect_error(f, fixture_reopen(f), -ENOTSUP, "use_gds");
 	f->config.aio.use_gds = false;
-	f->config.aio.block_size = 1000;
-	expect_error(f, fixture_reopen(f), -EINVAL, "block_size is 1000");
-	f->config.aio.block_size = 4096;
-	f->config.aio.queue_depth = 0;
-	expect_error(f, fixture_reopen(f), -EINVAL, "queue_depth");
-	f->config.aio.queue_depth = 8;
-	f->config.aio.thread_count = NVS_THREAD_COUNT_MAX + 1;
-	expect_error(f, fixture_reopen(f), -EINVAL, "thread_count");
-	f->config.aio.thread_count = 1;
 	f->config.offload[NVS_OFFLOAD_PARAM].buffer_count = 0;
 	expect_error(f, fixture_reopen(f), -EINVAL, "the pool would be empty");
 	f->config.offload[NVS_OFFLOAD_PARAM].buffer_count = 1000;
