@@ -180,10 +180,13 @@ TEST(extents_edges_of_the_space)
 	extents_close(NULL);
 }
 
-/* More than the doubled memory is reserved at once. */
+/*
+ * More than the doubled memory is reserved at once. Extents are so many that a tree as deep as a
+ * list would take all of the stack.
+ */
 TEST(extents_prepared_are_allocated_without_memory)
 {
-	enum { N = 1000 };
+	enum { N = 500000 };
 	struct extents *extents = extents_open(2 * N);
 	uint64_t offset;
 

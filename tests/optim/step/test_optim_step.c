@@ -504,28 +504,44 @@ TEST(steps_alternate_their_direction)
 	}
 }
 
+struct taken {
+	struct nvs_update last;
+	unsigned char times[20001]; /* that each element was updated */
+};
+
 static void take_update(void *arg, const struct nvs_update *update)
 {
-	*(struct nvs_update *)arg = *update;
+	struct taken *taken = arg;
+	const float *lent = (const float *)o->gradients[update->group] + update->offset;
+
+	MUST(update->numel <= sizeof(taken->times) - update->offset);
+	MUST(!memcmp(update->gradients, lent, update->numel * sizeof(*lent)));
+	for (uint64_t i = 0; i < update->numel; i++)
+		taken->times[update->offset + i]++;
+	taken->last = *update;
 }
 
-TEST(the_learning_rate_is_the_configured_one_unless_a_step_has_another)
+TEST(the_callers_update_has_each_element_once_and_the_rate_of_the_step_or_the_configured_one)
 {
-	static const struct group one[] = {{"a", 1, NVS_F32}};
+	static const struct group one[] = {{"a", 20001, NVS_F32}};
 	struct nvs_step_options options = {.size = sizeof(options)};
-	struct nvs_update last;
+	static struct taken taken;
 
 	optim_renew(o, one, 1);
 	o->config.adam.lr = 0.25;
+	o->config.optimizer_threads = 1;
 	o->options.update = take_update;
-	o->options.update_arg = &last;
+	o->options.update_arg = &taken;
 	DONE(o, optim_open(o));
 	for (uint64_t step = 1; step <= 3; step++) {
 		options.lr = step == 3 ? 0.0625 : -1;
 		optim_lend(o, step, 1);
 		DOES(o, step, step == 1 ? NULL : &options, &o->result);
-		assert_true(last.step == step && last.lr == (step == 3 ? 0.0625 : 0.25));
+		assert_true(taken.last.step == step);
+		assert_true(taken.last.lr == (step == 3 ? 0.0625 : 0.25));
 		assert_string_equal(o->result.kernel, "caller");
+		for (size_t i = 0; i < sizeof(taken.times); i++)
+			assert_int_equal(taken.times[i], step);
 	}
 }
 
