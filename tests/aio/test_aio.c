@@ -618,8 +618,6 @@ TEST(nothing_is_moved_by_a_transfer_of_nothing)
 	assert_int_equal(st.st_size, 0);
 }
 
-/* ---- Options of an aio ---- */
-
 TEST(values_at_their_bounds_work)
 {
 	static const uint32_t bounds[][3] = {
@@ -851,8 +849,6 @@ TEST(an_engine_that_is_named_and_blocked_is_an_error_that_says_why)
 {
 	pass_in_child(libaio_is_exhausted, NULL, "no seccomp filter can be set here");
 }
-
-/* ---- io_uring on older kernels ---- */
 
 /* The kernel uncharges a closed ring's memory from the user's limit with a delay. */
 #define LOCKED_BY_RINGS (64ull * MIB)

@@ -1462,8 +1462,6 @@ TEST(odd_edges_are_written_durably_through_the_page_cache)
 	assert_int_equal(stats_of().bounced_bytes, 0);
 }
 
-/* ---- How many completions a worker waits for ---- */
-
 static uint32_t waits_for(uint32_t block_size, uint32_t submitted, unsigned io_timeout_ms)
 {
 	const struct aio_config config = {.block_size = block_size,

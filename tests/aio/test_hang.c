@@ -598,7 +598,6 @@ TEST(external_memory_stays_in_flight_until_the_io_completes)
 	assert_true(filled(memory[1], PART, 7));
 }
 
-/* Calls wait for the plan's reads, too. */
 TEST(calls_return_while_a_read_of_the_plan_hangs)
 {
 	static char memory[PART];

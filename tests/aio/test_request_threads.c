@@ -108,8 +108,6 @@ static void wait_end(struct wait *wait)
 	pthread_join(wait->thread, NULL);
 }
 
-/* ---- Closing a file ---- */
-
 static void close_a_file_whose_transfer_failed(enum how how)
 {
 	struct nvs_file *file = fake_file_open(rig->aio, NVS_FILE_WRITE);
@@ -168,7 +166,6 @@ TEST(a_request_that_a_call_waits_for_is_not_taken)
 		assert_int_equal(nvs_request_close(wait.requests[i]), 0);
 }
 
-/* Others are taken, also those that completed later. */
 TEST(requests_beside_one_that_a_call_waits_for_are_taken)
 {
 	struct nvs_request *other, *taken[2];

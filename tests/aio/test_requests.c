@@ -151,7 +151,6 @@ TEST(an_invalid_transfer_submits_nothing)
 	assert_int_equal(rig->fake.nios, 0);
 }
 
-/* The caller was built against an older or a newer header. */
 TEST(transfers_of_another_version_are_read_by_their_size)
 {
 	const size_t smaller = offsetof(struct nvs_transfer, user);

@@ -76,8 +76,6 @@ TEST(a_file_may_be_closed_after_its_aio)
 	DO(nvs_file_sync(rig->file, &rig->error));
 }
 
-/* ---- The machine ---- */
-
 TEST(pages_are_as_long_as_the_kernel_says)
 {
 	page_size = PART;

@@ -365,8 +365,6 @@ TEST(a_latency_is_read_within_its_size)
 	free(latency);
 }
 
-/* ---- Names ---- */
-
 TEST(the_nearest_name_differs_by_a_few_letters)
 {
 	static const char *const names[] = {"rw",	  "bs",
@@ -396,8 +394,6 @@ TEST(the_nearest_name_differs_by_a_few_letters)
 	}
 }
 
-/* ---- Shapes ---- */
-
 TEST(the_text_of_a_shape_has_its_dimensions_or_the_first_ones)
 {
 	uint64_t shape[64] = {2, 3};
@@ -415,8 +411,6 @@ TEST(the_text_of_a_shape_has_its_dimensions_or_the_first_ones)
 	assert_true(shapes_equal(shape, 3, shape, 3) && shapes_equal(NULL, 0, shape, 0));
 	assert_false(shapes_equal(shape, 3, shape, 2) || shapes_equal(shape, 3, shape + 1, 3));
 }
-
-/* ---- Memory ---- */
 
 TEST(memory_begins_with_a_huge_page_and_ends_with_a_page)
 {

@@ -52,7 +52,6 @@ static const char *export_after(struct optim *on, uint64_t steps, const char *na
 	return path;
 }
 
-/* Four steps, export, import into a new optimizer, four steps: the bits of eight in one run. */
 TEST(steps_after_an_import_have_the_bits_of_one_run)
 {
 	static const struct {
@@ -165,7 +164,6 @@ TEST(many_small_groups_are_exported_and_imported)
 	}
 }
 
-/* The drive's error is the call's, and no state has changed. */
 TEST(a_file_that_cannot_be_read_ends_the_import)
 {
 	struct inject_observer observer = {.before_open = truncate_before_reading};

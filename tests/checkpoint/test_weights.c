@@ -957,8 +957,6 @@ TEST(each_failing_call_of_an_opening_is_an_error_and_leaves_nothing)
 	compare_all();
 }
 
-/* ---- Damage ---- */
-
 /* A header or an index with some bytes changed is refused, or the engine reads what it says. */
 static unsigned damage(const char *damaged, const char *to_open, unsigned rounds, uint64_t *seed)
 {

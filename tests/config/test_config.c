@@ -297,7 +297,6 @@ static bool is_alias(const struct config_key *a, const struct config_key *b)
 		strstr(b->meaning, "alias of "));
 }
 
-/* And no other field than those that follow from it. */
 TEST(every_key_reaches_its_field)
 {
 	char document[512], text[128], before[CONFIG_KEYS_MAX][128], value[128];
@@ -853,8 +852,6 @@ TEST(two_names_of_one_setting_must_agree)
 			21);
 	}
 }
-
-/* ---- Messages without an error ---- */
 
 TEST(auto_takes_the_default_where_a_trainer_may_fill_it_in)
 {

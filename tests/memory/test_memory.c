@@ -197,7 +197,6 @@ TEST(memory_outlives_its_aio)
 	nvs_aio_close(aio);
 }
 
-/* Writes from pinned memory at an odd offset in it and reads back into ordinary memory. */
 TEST(transfers_use_any_part_of_it)
 {
 	const char *path = path_in(temp_directory(), "data");

@@ -32,7 +32,6 @@ static void refused_with(double lr, const double *sum, const char *words)
 	REFUSES(o, -EINVAL, words, step, &options, &o->result);
 }
 
-/* The refused calls have no effect on the next step. */
 TEST(step_options_that_would_corrupt_weights_are_refused)
 {
 	static const double rates[] = {NAN, INFINITY, -INFINITY, 1e39};
@@ -282,8 +281,6 @@ TEST(calls_within_a_call_on_the_same_optimizer_are_refused)
 		assert_int_equal(o->result.step, 2);
 	}
 }
-
-/* ---- Steps without gradients ---- */
 
 TEST(a_step_without_gradients_changes_nothing)
 {

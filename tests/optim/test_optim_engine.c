@@ -119,8 +119,6 @@ TEST(a_store_never_has_the_tiles_of_one_step_and_the_count_of_another)
 	IS_AS_SAVED(o);
 }
 
-/* ---- What is not ---- */
-
 TEST(the_engine_can_be_looked_at)
 {
 	struct nvs_engine_stats stats = {.size = sizeof(stats)};

@@ -38,8 +38,6 @@ static void check_same(const struct kernel *kernel, enum nvs_dtype dtype, size_t
 			 found, expected);
 }
 
-/* ---- Kernels ---- */
-
 TEST(test_the_plain_kernel_is_always_there_and_last)
 {
 	unsigned count = 0;
@@ -178,8 +176,6 @@ TEST(test_convert_and_add_round_once_and_stay_within_n)
 				for (size_t n = 0; n <= SOME; n++)
 					check_convert_and_add(kernel, dtypes[to], dtypes[from], n);
 }
-
-/* ---- Sums of squares ---- */
 
 static void check_sum(const struct kernel *kernel, enum nvs_dtype dtype, const void *from, size_t n)
 {

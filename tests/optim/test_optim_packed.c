@@ -217,7 +217,6 @@ TEST(test_a_split_master_comes_back_for_every_bf16_weight_and_rounding)
 	}
 }
 
-/* All bf16 weights with all roundings, updated by fp32 state and by split state. */
 TEST(test_steps_of_split_state_are_those_of_fp32_bit_for_bit)
 {
 	static struct state whole, split;
@@ -484,8 +483,6 @@ TEST(test_noise_depends_on_seed_group_step_and_element)
 		assert_memory_not_equal(states[0].exp_avg_sq, states[1].exp_avg_sq, 4096);
 	}
 }
-
-/* ---- Rounding of bf16 moments ---- */
 
 TEST(test_bf16_moments_are_rounded_to_nearest_without_noise_and_stay_with_it)
 {
@@ -875,8 +872,6 @@ TEST(test_steps_of_packed_state_follow_double_precision)
 				 off.longest);
 	}
 }
-
-/* ---- Gradients that are inf, NaN or too large to be squared ---- */
 
 static void check_bad_gradient(const struct kernel *kernel, const struct format *format, float bad,
 			       size_t at)

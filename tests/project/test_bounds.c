@@ -249,7 +249,6 @@ TEST(files_of_torch_take_memory_in_proportion_to_their_pickles)
 	is_bounded("records", peak, TORCH_BYTES(bytes));
 }
 
-/* Lists in lists: a tensor of a kilobyte's pickle is reached millions of times. */
 TEST(a_tensor_reached_many_times_takes_memory_in_proportion_to_its_pickle)
 {
 	static const char begin[] = "\x80\2" TENSOR "q\0";
@@ -291,8 +290,6 @@ TEST(a_short_file_takes_little_memory)
 	peak = peak_of_pickle("\x80\2N.", 4, 0, &bytes);
 	is_bounded("a pickle", peak, TORCH_BYTES(bytes));
 }
-
-/* ---- Job files and accesses ---- */
 
 TEST(job_files_take_memory_in_proportion_to_their_text)
 {

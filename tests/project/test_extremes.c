@@ -673,8 +673,6 @@ TEST(every_field_is_accepted_or_refused)
 	try_fields(&shaped);
 }
 
-/* ---- Versions ---- */
-
 /*
  * Calls with the structure of an earlier version, which has `junk` where this one has more fields.
  */
@@ -876,8 +874,6 @@ TEST(an_engine_and_an_optimizer_take_any_value_that_a_key_accepts)
 	/* Threads and their stacks, and buffers of a block each. */
 	assert_true(peak_kib() < before + 16 * GROWTH_KIB);
 }
-
-/* ---- Several at once ---- */
 
 /* Each group is within sub_group_size, their sum is not within 64 bits. */
 TEST(elements_that_sum_to_2_to_the_64_are_refused)

@@ -23,8 +23,6 @@ static void expect_unwritten(const void *structure, size_t size, size_t full)
 		assert_int_equal(bytes[i], GUARD);
 }
 
-/* ---- struct nvs_error ---- */
-
 TEST(an_error_is_written_within_its_size_if_it_has_one)
 {
 	struct {

@@ -122,8 +122,6 @@ TEST(nothing_remains_of_a_store_that_is_not_kept)
 	assert_string_equal(log_text, "");
 }
 
-/* ---- Refused arguments ---- */
-
 TEST(links_and_files_of_other_kinds_are_refused_at_each_component)
 {
 	static const struct {
@@ -527,8 +525,6 @@ TEST(a_file_that_could_not_grow_is_as_long_as_before)
 	assert_int_equal(mode_of(at("b/nvswap")), 0);
 }
 
-/* ---- Several members ---- */
-
 TEST(stripes_lie_on_members_by_turns)
 {
 	enum { STRIPE = 65536, ROWS = 5, N = 3 };
@@ -582,8 +578,6 @@ TEST(any_number_of_members_and_any_stripe)
 		}
 	}
 }
-
-/* ---- Host memory ---- */
 
 TEST(memory_store_holds_data_and_leaves_no_file)
 {

@@ -229,8 +229,6 @@ TEST(the_next_commit_writes_damaged_copies_anew)
 	}
 }
 
-/* ---- Several ---- */
-
 TEST(several_damages_never_lead_to_an_older_commit_in_silence)
 {
 	uint64_t random = 20240229;

@@ -589,7 +589,6 @@ static bool fail_one_call(unsigned before, unsigned call, bool go_on)
 	return rc;
 }
 
-/* Without one, the store is a new one. */
 TEST(a_failed_commit_leaves_the_previous_one)
 {
 	for (unsigned before = 0; before < 2; before++) {

@@ -59,7 +59,6 @@ TEST(other_programs_files_with_the_stores_names_stay_unchanged)
 	assert_int_equal(mode_of(at(DATA)), 0);
 }
 
-/* All members are checked before the first is changed. */
 TEST(a_refused_second_path_leaves_the_first_unchanged)
 {
 	make_directory("a/nvswap", 0755);
@@ -105,8 +104,6 @@ TEST(another_users_store_is_refused_with_owner_and_remedy)
 	assert_non_null(strstr(error.text, "an nvme_path of your own"));
 	assert_int_equal(mode_of(at("nvswap")), S_IFDIR | 0700);
 }
-
-/* ---- Paths that cannot hold a store ---- */
 
 TEST(a_file_system_that_creates_no_files_is_refused)
 {
@@ -263,9 +260,6 @@ TEST(a_commit_to_a_store_that_was_removed_is_stale)
 	store_close(must_open(kept));
 }
 
-/* ---- Looking at a store ---- */
-
-/* Each call that opens or looks for a file fails in turn. */
 TEST(a_store_whose_files_can_not_be_opened_is_described_or_refused)
 {
 	const char *path = root;

@@ -133,8 +133,6 @@ TEST(dimensions_in_the_place_of_entries_are_refused)
 	manifest_free(&manifest);
 }
 
-/* ---- On the drive ---- */
-
 TEST_WITH(a_store_has_the_shapes_of_its_last_commit, make_root, cleanup)
 {
 	const uint64_t shapes[][3] = {{10, 20, 5}, {1, 5, 1}, {0, 9, 0}, {2, 1, 1}};

@@ -157,7 +157,6 @@ static void call_both(struct gate *gate, void *(*fn)(void *), struct work *first
 	assert_int_equal(second->rc, 0);
 }
 
-/* The second commit waits for the first, and its manifest has the next number. */
 TEST(concurrent_commits_are_serialized)
 {
 	struct work first = begin(), second = first;
@@ -187,7 +186,6 @@ TEST(a_file_that_grows_delays_no_release)
 	store_close(work.store);
 }
 
-/* The second reservation sees the first one's extents: they do not overlap. */
 TEST(concurrent_reservations_are_serialized)
 {
 	struct work first = begin(), second = first;

@@ -384,9 +384,6 @@ TEST(a_failed_write_leaves_committed_data)
 	writes_fail_after_a_commit(true);
 }
 
-/* ---- Damage on the drive ---- */
-
-/* A kept store has checksums without `verify`, too. */
 TEST(damage_on_the_drive_is_detected_when_read)
 {
 	uint64_t offset;
@@ -512,8 +509,6 @@ TEST(a_store_locked_by_another_process_is_refused)
 	close(ready[1]);
 	close(done[0]);
 }
-
-/* ---- Not kept ---- */
 
 TEST(a_temporary_store_leaves_nothing_behind)
 {

@@ -204,8 +204,6 @@ TEST(lays_tensors_of_a_batch_side_by_side_and_gives_aligned_memory_to_each)
 		assert_null(nvs_tensor_data(tensors[i]));
 }
 
-/* ---- Forgetting ---- */
-
 TEST(reuses_the_space_of_forgotten_tensors)
 {
 	struct nvs_tensor *tensors[8], *again[8];
@@ -291,8 +289,6 @@ TEST(brings_back_every_byte_on_each_ioengine)
 	for (int i = NVS_IOENGINE_IO_URING; i < NVS_IOENGINE_COUNT; i++)
 		ROUND_TRIP(.place = PLACE_EXT4, .ioengine = (enum nvs_ioengine)i);
 }
-
-/* ---- States ---- */
 
 TEST(reports_the_state_at_every_stage)
 {

@@ -52,8 +52,6 @@ static void expect_stored(const char *name, const uint64_t *shape, size_t ndim)
 	fail_msg("%s is not in the store", name);
 }
 
-/* ---- Registering ---- */
-
 TEST(a_tensor_has_the_shape_it_is_registered_with)
 {
 	uint64_t given[] = {3, 4, 5};

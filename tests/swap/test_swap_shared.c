@@ -242,8 +242,6 @@ TEST(the_pool_is_one_run_of_pages_that_has_every_tensor)
 	fixture_close(f);
 }
 
-/* ---- Threads ---- */
-
 static void *swap_often(void *arg)
 {
 	struct nvs_tensor *t = tensors[0];

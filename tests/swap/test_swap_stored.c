@@ -181,8 +181,6 @@ TEST(the_number_of_the_commit_grows_with_each_that_changes_something)
 	assert_int_equal(nvs_engine_generation(NULL), 0);
 }
 
-/* ---- Abandoning ---- */
-
 TEST(abandoning_leaves_the_last_commit)
 {
 	make_store(1);
@@ -270,8 +268,6 @@ TEST(names_that_are_taken_or_invalid_are_refused)
 	tensor_compare(f, t[1], 2);
 }
 
-/* ---- Names that are not UTF-8 ---- */
-
 static const char *const not_utf8[] = {"\xff", "a\xe9z", "\xc3", "\xed\xa0\x80",
 				       "\xf4\x90\x80\x80"};
 
@@ -295,7 +291,6 @@ TEST(a_name_that_is_not_utf8_is_refused)
 	assert_int_equal(nvs_engine_get_stored(f->engine, N, &stored), -ENOENT);
 }
 
-/* As earlier versions made it: nothing of it is lost. */
 TEST(a_kept_store_with_a_name_that_is_not_utf8_is_opened_to_read_alone)
 {
 	struct nvs_tensor_spec spec = {sizeof(spec), not_utf8[0], NVS_U8, lengths[1], NULL, 0};

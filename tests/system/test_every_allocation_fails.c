@@ -94,8 +94,6 @@ TEST(all_workers_start_or_none)
 	place_leave(directory);
 }
 
-/* ---- Registering ---- */
-
 #define MANY 300 /* more than the tables' initial room */
 
 TEST(all_or_none_are_registered)
@@ -147,8 +145,6 @@ TEST(all_or_none_are_registered)
 	assert_true(n > 3 * MANY && !failed);
 	fixture_close(&w.f);
 }
-
-/* ---- Steps ---- */
 
 /* In three steps a plan is recorded and followed; without memory there is no plan and no error. */
 TEST(a_step_without_memory_for_its_plan_is_served)

@@ -257,8 +257,6 @@ TEST(the_nth_call_removes_no_manifest)
 	fixture_close(&w.f);
 }
 
-/* ---- Plain calls: registering ---- */
-
 /*
  * A refused batch registers nothing and takes no space. A new store each time, because registering
  * must reserve space.

@@ -300,8 +300,6 @@ TEST(the_nth_fault_in_close_leaves_the_last_commit)
 	every_fault_in_commit_comes_once(true);
 }
 
-/* ---- Conversions ---- */
-
 /* A store of bf16 has the values that it has in fp32: they are the same after a failure or not. */
 static void every_fault_in_a_conversion_comes_once(const struct faulty *what)
 {

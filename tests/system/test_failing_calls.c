@@ -215,8 +215,6 @@ TEST(a_topology_without_memory_is_an_error)
 	topo_close(topo);
 }
 
-/* ---- Extents ---- */
-
 static int keep_books(void *arg, struct nvs_error *error)
 {
 	struct extents *extents = extents_open(1000);
@@ -247,8 +245,6 @@ TEST(extents_without_memory_stay_unchanged)
 {
 	assert_true(fail_each(keep_books, NULL, INJECT_MEMORY, ENOMEM, NULL) > 2);
 }
-
-/* ---- Error texts ---- */
 
 TEST(every_error_of_the_library_has_a_text_of_its_own)
 {

@@ -43,7 +43,6 @@ TEST(swaps_agree_with_the_model)
 	play(&history_swap, at_length(SANITIZED ? 40 : 360, SANITIZED ? 10 : 48), 250);
 }
 
-/* Of each I/O engine and in host memory, without faults. */
 TEST(swaps_on_real_drives_agree_with_the_model)
 {
 	play(&history_swap_real, at_length(SANITIZED ? 40 : 120, SANITIZED ? 16 : 32), 500);
@@ -75,7 +74,6 @@ static void mask_directories(char *said)
 	}
 }
 
-/* The same seed gives the same results of operations and the same number of I/Os after each. */
 TEST(a_history_is_determined_by_its_seed)
 {
 	static char again[sizeof(text)];

@@ -489,8 +489,6 @@ TEST(the_drives_of_the_tree_are_in_sys_block)
 	}
 }
 
-/* ---- Devices ---- */
-
 #define LOOP_BYTES (16 << 20)
 
 TEST(a_block_device_is_direct_and_is_its_own_drive)

@@ -381,8 +381,6 @@ TEST(a_trace_of_no_events_or_beyond_memory_is_refused)
 	assert_says(error.text, "use fewer");
 }
 
-/* ---- Names ---- */
-
 #define UMLAUT	   "\u00e4" /* two bytes */
 #define UMLAUTS_5  UMLAUT UMLAUT UMLAUT UMLAUT UMLAUT
 #define UMLAUTS_15 UMLAUTS_5 UMLAUTS_5 UMLAUTS_5
@@ -560,8 +558,6 @@ TEST(a_file_written_during_recording_is_consistent)
 	assert_int_equal(timeline.dropped, 0);
 	assert_nested_or_disjoint();
 }
-
-/* ---- The file ---- */
 
 TEST(the_file_is_private_and_replaces_what_was_there)
 {

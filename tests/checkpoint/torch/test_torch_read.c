@@ -155,7 +155,6 @@ TEST(damage_anywhere_in_a_storage_is_found_by_the_tensors_that_are_parts_of_it)
 	}
 }
 
-/* Every damage of a byte is an error, or makes no difference. */
 TEST(no_damaged_file_is_read_wrongly)
 {
 	uint64_t random = random_seed(__func__);
@@ -354,8 +353,6 @@ TEST(a_tensor_that_lists_hold_millions_of_times_is_refused_at_once)
 	memcpy(pickle + n, "u.", 2);
 	refuse_pickle(pickle, n + 2, "holding the same lists many times");
 }
-
-/* ---- The pickle alone ---- */
 
 TEST(a_name_that_is_not_permitted_is_refused)
 {

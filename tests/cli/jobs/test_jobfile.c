@@ -194,7 +194,6 @@ static int read_and_expand(void *path, struct nvs_error *failure)
 	return rc;
 }
 
-/* Each system call fails in turn: reading returns an error and leaks nothing. */
 TEST(a_failing_call_is_reported)
 {
 	const char *path = path_in(temp_directory(), "a.ini");

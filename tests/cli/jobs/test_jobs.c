@@ -280,8 +280,6 @@ TEST(a_value_that_the_command_line_overrides_may_be_wrong)
 	assert_file_refused("--bs 64k", "[a]\niodepth=x\n", "x.ini:2: iodepth=x");
 }
 
-/* ---- Unknown keys ---- */
-
 TEST(an_unknown_key_is_an_error_with_the_nearest)
 {
 	assert_file_refused("", "[a]\niodpeth=4\n",
@@ -325,7 +323,6 @@ TEST(a_load_of_fios_alone_is_refused_by_key_and_line)
 	assert_file_refused("", "[a]\nverify=crc32c\n", "x.ini:2: verify=crc32c: allowed are");
 }
 
-/* fio and bench have other defaults. */
 TEST(a_file_says_what_each_would_take_differently)
 {
 	static const char *const lines[] = {"rw=write\n", "bs=4k\n",	"iodepth=1\n",
@@ -353,7 +350,6 @@ TEST(a_file_says_what_each_would_take_differently)
 	assert_int_equal(plan_of("%", files), 0);
 }
 
-/* Each allocation fails in turn. */
 TEST(failed_allocations_are_reported)
 {
 	const char *files[] = {write_file("x.ini", "[global]\nrw=swap\n[a]\n[b]\nnumjobs=2\n"

@@ -277,8 +277,6 @@ TEST(a_signal_ends_the_job)
 	assert_int_equal(entries_of(watch.directory), 0);
 }
 
-/* ---- Refused options ---- */
-
 TEST(impossible_accesses_are_refused)
 {
 	struct job *job;

@@ -235,8 +235,6 @@ TEST(lists_go_on_and_split_at_colons)
 	assert_says(said, "--list a: given more than 16 times");
 }
 
-/* ---- Names ---- */
-
 TEST(names_have_aliases_and_both_dashes)
 {
 	accepted("--how_many=3");
@@ -265,8 +263,6 @@ TEST(operands_stand_anywhere_and_conflicting_options_are_refused)
 	assert_int_equal(TYPED("--size=4k", "--count=3"), -EINVAL);
 	assert_says(said, "--size and --count exclude each other");
 }
-
-/* ---- Job files ---- */
 
 TEST(keys_of_files_are_the_same_options)
 {
@@ -304,9 +300,6 @@ TEST(errors_of_files_begin_with_the_line)
 	assert_null(given.text[1]);
 }
 
-/* ---- bench and tune ---- */
-
-/* Invariants that all users of the tables rely on. */
 TEST(option_tables_are_complete)
 {
 	const struct command_spec *const commands[] = {&bench_command, &tune_command};

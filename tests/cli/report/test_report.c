@@ -136,8 +136,6 @@ static double number(const char *first, const char *second, const char *third)
 	return real;
 }
 
-/* ---- Text ---- */
-
 #define LATENCY                                                                                    \
 	"     latency   : 950.0 us mean, 50 % 401.4, 99 % 1500.0, 99.9 % 1500.0, at most "         \
 	"1500.0 us\n"
@@ -318,7 +316,6 @@ TEST(a_failed_job_has_its_reason)
 			       "2 jobs, pid 1000\n  error        : tensor w: the drive"));
 }
 
-/* Two jobs reported as one. */
 TEST(only_compared_data_is_called_verified)
 {
 	static const struct {
@@ -393,8 +390,6 @@ TEST(steps_are_reported_with_their_figures)
 				 "own 30 MiB, the rest 10 MiB\n");
 	assert_null(strstr(run->output, "verify"));
 }
-
-/* ---- Edge cases ---- */
 
 TEST(figures_without_bytes_are_zero_or_omitted)
 {

@@ -375,8 +375,6 @@ TEST(one_stalled_round_drops_nothing)
 	drive_close(drive);
 }
 
-/* ---- Invariants of the outcome ---- */
-
 TEST(keeps_the_budget)
 {
 	static const uint64_t budgets_ms[] = {1, 30, 200, 1000, 3000, 10000, 60000};
@@ -458,7 +456,6 @@ static void assert_reason_fits(double noise, double tolerance)
 	}
 }
 
-/* For any width of the intervals and any limit of time. */
 TEST(the_reason_agrees_with_the_table)
 {
 	static const double noises[] = {0.02, 0.1, 0.3, 1};

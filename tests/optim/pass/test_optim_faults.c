@@ -209,7 +209,6 @@ TEST(gradients_that_cannot_be_written_or_read_are_not_lost)
 	assert_true(refused > 0);
 }
 
-/* Committed within a step, which the next run must finish first. */
 TEST(an_unfinished_step_is_finished_by_the_next_run)
 {
 	for (unsigned way = 0; way < WAYS; way++) {

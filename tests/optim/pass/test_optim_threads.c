@@ -199,8 +199,6 @@ TEST(threads_sleep_between_tasks)
 	threads_close(threads);
 }
 
-/* ---- Number and binding ---- */
-
 TEST(without_a_count_there_is_one_for_each_core)
 {
 	struct topo *here = open_topo(NULL), *other = open_topo("tests/topo/two_sockets.xml");

@@ -116,8 +116,6 @@ TEST(moments_are_rounded_to_nearest_as_set_ones_are_and_counted)
 	}
 }
 
-/* ---- What stays ---- */
-
 TEST(gradients_note_and_loss_scale_stay_and_the_same_format_changes_nothing)
 {
 	struct nvs_group_info group = {.size = sizeof(group)};
@@ -181,8 +179,6 @@ TEST(an_unfinished_step_is_finished_in_the_other_format)
 	}
 }
 
-/* ---- What is refused ---- */
-
 TEST(what_can_t_be_converted_is_refused)
 {
 	struct nvs_state_conversion result = {.size = sizeof(result)};
@@ -230,8 +226,6 @@ TEST(state_of_another_rule_than_adam_stays_in_fp32)
 		IS_AS_SAVED(&optim);
 	}
 }
-
-/* ---- Kills ---- */
 
 /* Converts in a child, which is killed after that time; whether it had ended. */
 static bool killed_in(struct optim *on, enum nvs_optimizer_state state, uint64_t after_ns)

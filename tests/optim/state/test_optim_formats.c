@@ -169,8 +169,6 @@ TEST(a_split_master_is_the_weight_and_its_remainder)
 	assert_int_equal(weights[5], 0x4000);
 }
 
-/* ---- The same bits ---- */
-
 TEST(every_setting_computes_the_same_bits_in_each_format)
 {
 	for (enum nvs_optimizer_state kind = NVS_STATE_BF16; kind <= NVS_STATE_8BIT; kind++) {

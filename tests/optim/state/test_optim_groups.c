@@ -123,8 +123,6 @@ TEST(a_store_in_use_is_busy)
 	o->optimizer = NULL;
 }
 
-/* ---- The table ---- */
-
 static struct nvs_group_spec specs[] = {{.name = "a", .numel = 1},
 					{.name = "layers.0", .numel = UINT64_C(1) << 56}};
 static const struct group_table two = {

@@ -247,7 +247,6 @@ static void step_anyhow(void)
 	optim_shut(o);
 }
 
-/* Random changes of one byte: each is refused, or the optimizer works and can be closed. */
 TEST(any_byte_of_the_header_can_be_wrong)
 {
 	uint64_t random = seed_of_run(), nbytes;
@@ -264,8 +263,6 @@ TEST(any_byte_of_the_header_can_be_wrong)
 			step_anyhow();
 	}
 }
-
-/* ---- The bytes ---- */
 
 TEST(a_header_has_the_documented_bytes)
 {

@@ -115,7 +115,6 @@ static uint64_t commits_of(void)
 	return info.generation;
 }
 
-/* Neither a commit nor closing, and reopening, makes a commit of what has not changed. */
 TEST(what_has_not_changed_is_not_committed)
 {
 	static const double ratios[] = {0, 0.5, 1};

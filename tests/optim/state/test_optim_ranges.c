@@ -151,7 +151,6 @@ TEST(a_step_after_a_walk_finds_the_state_that_was_set)
 	}
 }
 
-/* A later call returns the error, and the data are not lost. */
 TEST(a_failed_write_behind_a_walk_is_reported)
 {
 	static float data[RANGE], got[RANGE];

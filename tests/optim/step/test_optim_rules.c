@@ -220,8 +220,6 @@ TEST(a_call_on_arrays_gives_the_bits_of_a_step)
 	}
 }
 
-/* ---- Bytes ---- */
-
 TEST(a_step_of_one_state_reads_and_writes_8_bytes_a_parameter)
 {
 	static const struct group whole[] = {{"a", 64 * 1024, NVS_F32}};

@@ -188,8 +188,6 @@ TEST(the_largest_count_of_updates_changes_no_window)
 	}
 }
 
-/* ---- Resumed runs ---- */
-
 TEST(hysteresis_lowered_between_runs_takes_effect)
 {
 	struct fp16_config config = FP16(4, 10, 3, false, 1);

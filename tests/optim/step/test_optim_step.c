@@ -484,7 +484,6 @@ static void take_order(void *arg, const struct nvs_update *update)
 	order->last = update->group;
 }
 
-/* The next step begins with the tiles that are still resident. */
 TEST(steps_alternate_their_direction)
 {
 	struct order order;

@@ -234,8 +234,6 @@ TEST(a_flip_changes_one_bit)
 	}
 }
 
-/* ---- Power failures ---- */
-
 /*
  * Writes and syncs all blocks; then block 1 is written again, and block 2 is in flight when the
  * power fails.
@@ -414,7 +412,6 @@ TEST(the_seed_decides_which_names_are_lost)
 	assert_int_not_equal(names_left(1), names_left(2));
 }
 
-/* The files must stay as the failure left them. */
 TEST(no_name_changes_after_the_power_has_failed)
 {
 	open_names(0);
@@ -433,8 +430,6 @@ TEST(no_name_changes_after_the_power_has_failed)
 	assert_true(exists("second"));
 	close_names();
 }
-
-/* ---- The clock ---- */
 
 #define LATENCY 100000u
 
@@ -548,8 +543,6 @@ TEST(the_clock_waits_for_workers_with_something_to_do)
 	nvs_file_close(file);
 	nvs_aio_close(first);
 }
-
-/* ---- The layers above ---- */
 
 static struct fixture fixture, *const f = &fixture;
 

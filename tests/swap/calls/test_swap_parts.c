@@ -199,7 +199,6 @@ TEST(reads_several_ranges_of_one_tensor_in_one_call)
 	read_many(true);
 }
 
-/* The failure is reported, and the parts behind it are not read. */
 TEST(a_failed_range_ends_those_of_its_tensor_behind_it)
 {
 	struct nvs_tensor_range ranges[3];

@@ -86,7 +86,6 @@ TEST(a_later_range_wins)
 	expect_on_drive();
 }
 
-/* A commit names the new bytes; without one, the next run finds the old. */
 TEST(a_kept_store_has_a_part_with_the_next_commit)
 {
 	struct nvs_tensor_range range;

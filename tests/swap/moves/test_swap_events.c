@@ -274,7 +274,6 @@ TEST(a_wait_for_several_tensors_delays_no_other_call)
 	several_end(&s);
 }
 
-/* The waiting call takes what completes, and sleeps until both tensors have. */
 TEST(a_tensor_has_landed_as_soon_as_a_call_asks_for_its_state)
 {
 	struct several s;
@@ -346,8 +345,6 @@ TEST(the_next_part_of_a_read_goes_first_if_a_call_waits_for_it)
 	read_parts_before_others(0);
 	read_parts_before_others(1);
 }
-
-/* ---- Opening ---- */
 
 TEST(whichever_thread_cannot_be_made_the_limit_is_named)
 {

@@ -171,7 +171,6 @@ TEST(nothing_is_read_ahead_between_steps)
 	assert_int_equal(ios(NVS_READ), before + 2);
 }
 
-/* A leased tensor is not read. */
 TEST(leased_tensors_are_not_read)
 {
 	uint64_t before;
@@ -228,7 +227,6 @@ TEST(a_step_that_skips_tensors_is_followed_again)
 	step_end();
 }
 
-/* A single access out of order does not lose the position in the plan. */
 TEST(an_access_out_of_order_changes_nothing)
 {
 	PLANNED(8, .pool = 5, .bucket = 1, .live = ANY, .reuse = ANY, .in_cpu = ANY);
@@ -446,7 +444,6 @@ TEST(tensors_outside_the_plan_are_evicted_first)
 	assert_int_equal(state_of(3), NVS_RESIDENT);
 }
 
-/* Reading ahead evicts no tensor needed sooner, and none prefetched by the caller. */
 TEST(reading_ahead_evicts_only_tensors_needed_later)
 {
 	BEGIN(8, .pool = 4, .bucket = 8, .live = ANY, .reuse = ANY, .in_cpu = ANY);
@@ -597,7 +594,6 @@ TEST(a_failed_read_ahead_is_no_error_of_the_write_before_it)
 	step_end();
 }
 
-/* The caller has asked for the tensor, so it hears of the failure. */
 TEST(a_read_ahead_that_fails_while_prefetched_or_pinned_is_reported)
 {
 	for (int pinned = 0; pinned < 2; pinned++) {

@@ -324,8 +324,6 @@ TEST(a_place_is_kept_until_it_is_given_up)
 	assert_int_equal(calls_waiting(), 1);
 }
 
-/* ---- Pins that stand in the way ---- */
-
 /*
  * This thread has pinned what the first call lacks, and keeps it until others have been served that
  * came later. The engine can't know that it waits for them.
@@ -344,8 +342,6 @@ TEST(calls_that_a_thread_with_pins_waits_for_are_served_before_those_that_wait_f
 	assert_true(later.pin < waiting.pin);
 	assert_int_equal(f->engine->queue.refills, 0);
 }
-
-/* ---- What does not wait takes nothing ---- */
 
 /* The dirty part is being written to make the room. */
 TEST(a_prefetch_keeps_nothing_that_makes_room_for_a_call)

@@ -455,7 +455,6 @@ TEST(a_wait_for_room_promotes_runs_by_the_room_that_they_make)
 	tensors_compare(f, t, 4, 1);
 }
 
-/* A pin for new contents waits until the old ones have landed. */
 TEST(a_pin_for_new_contents_promotes_what_its_tensors_wait_for)
 {
 	uint64_t pin;
@@ -530,8 +529,6 @@ TEST(a_prefetch_and_a_swap_out_cancel_each_other)
 	STATE(f, t[0], NVS_ON_DRIVE, false, 0);
 	assert_int_equal(stats_of(f).pool.used, 0);
 }
-
-/* ---- Few long I/Os ---- */
 
 TEST(neighbours_move_in_few_long_ios)
 {

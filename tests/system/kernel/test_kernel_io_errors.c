@@ -140,8 +140,6 @@ TEST(io_errors_of_a_raw_device_are_reported_and_lose_nothing)
 	by_each_engine(true);
 }
 
-/* ---- A kept store ---- */
-
 static const uint64_t three[TENSORS] = {MIB, MIB, MIB};
 
 /* The raw device keeps only its first page, so not even the label can be written. */
@@ -176,8 +174,6 @@ TEST(a_commit_to_a_missing_drive_fails_and_leaves_the_previous_one)
 	for (size_t i = 0; i < TENSORS; i++)
 		tensor_compare(f, t[i], i);
 }
-
-/* ---- A device that changes under its store ---- */
 
 /* Like a drive that lost its link: the device exists and has no bytes. */
 static void shrink_to_nothing(enum nvs_ioengine ioengine)
@@ -220,8 +216,6 @@ TEST(a_device_that_shrinks_to_nothing_fails_every_transfer)
 		if (engine_works(i))
 			shrink_to_nothing(i);
 }
-
-/* ---- The optimizer ---- */
 
 static void steps_on(const char *path, struct kernel_drive *drive)
 {

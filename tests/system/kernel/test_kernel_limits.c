@@ -109,8 +109,6 @@ static int set_limit(int resource, uint64_t limit)
 			return CHILD_SKIPPED;                                                      \
 	} while (0)
 
-/* ---- System calls that are denied while in use ---- */
-
 static int use_what_is_denied(void *arg)
 {
 	const struct child *child = arg;

@@ -138,8 +138,6 @@ TEST_WITH(a_store_that_cannot_be_removed_is_logged, NULL, cleanup)
 	assert_says(f->log, DATA);
 }
 
-/* ---- Shutdown during transfers ---- */
-
 static void ext4_that_is_shut_down(enum nvs_ioengine ioengine)
 {
 	enum { KEPT = TENSORS / 2 };
@@ -180,8 +178,6 @@ TEST_WITH(a_file_system_shut_down_during_transfers_has_the_last_commit, NULL, cl
 		if (engine_works(i))
 			ext4_that_is_shut_down(i);
 }
-
-/* ---- Read-only from the start ---- */
 
 TEST_WITH(no_store_is_made_on_a_read_only_mount, NULL, cleanup)
 {

@@ -128,8 +128,6 @@ TEST(a_kept_store_is_committed_on_a_full_file_system_without_fallocate)
 	fill_behind_its_back(NVS_IOENGINE_AUTO, true, "-O ^extent,^64bit");
 }
 
-/* ---- A sparse copy ---- */
-
 /* Like a copy that skips zeros: the length stays, the blocks are freed. */
 static void punch(struct nvs_tensor *tensor)
 {
@@ -168,8 +166,6 @@ TEST(a_sparse_kept_store_gets_its_space_back_when_opened)
 	tensor_compare(f, t[0], 1);
 	make_room(directory);
 }
-
-/* ---- The optimizer ---- */
 
 /* Once an optimizer is open, only added gradients need more space. */
 TEST(gradients_without_room_are_refused_and_added_later)
