@@ -26,6 +26,9 @@ extern "Python" void nvswap_weights_final(void *arg, size_t group, uint64_t offs
     uint64_t numel, enum nvs_dtype dtype, const void *data);
 unsigned long crc32_combine(unsigned long before, unsigned long behind, long nbytes_behind);
 int fallocate(int fd, int mode, int64_t offset, int64_t nbytes);
+int renameat2(int old_folder, const char *old, int new_folder, const char *new_, unsigned flags);
+#define AT_FDCWD ...
+#define RENAME_EXCHANGE ...
 extern "Python" int nvswap_state(void *arg, const struct nvs_state_run *run);
 void nvswap_log_unless_ended(void *arg, enum nvs_log_level level, const char *text);
 void nvswap_end_log(void);
@@ -38,6 +41,7 @@ void nvswap_update_group(void *arg, const struct nvs_update *update);
 SOURCE = """
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <zlib.h>
 #include "nvswap.h"
 

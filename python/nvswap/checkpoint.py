@@ -76,9 +76,9 @@ def export_universal(optimizer: Optimizer, path: Union[str, "os.PathLike[str]"],
                      rank: int = 0, world: int = 1, gather: Optional[Gather] = None) -> None:
     """
     Writes `path`/zero, and "latest_universal" beside `path` with its name. All files are durable before they take the
-    place of what was there before. After a crash `path`/zero is what it was before, or the whole new checkpoint; a
-    crash between the renames leaves what it was before as `path`/zero.partial/old, where import_universal finds
-    it and from where the next export moves it back.
+    place of what was there before. After a crash `path`/zero is what it was before, or the whole new checkpoint. On
+    a file system that can't exchange two names (FUSE, NFS) a crash between the renames leaves what it was before as
+    `path`/zero.partial/old, where import_universal finds it and from where the next export moves it back.
 
     Parameters
     ----------

@@ -53,19 +53,30 @@ def new_directory(path: str) -> str:
 
 
 def replace(path: str) -> None:
-    """Puts the new contents, which are durable, in the place of the old. A crash amid the renames of a
-    directory leaves neither there."""
+    """Puts the new contents, which are durable, in the place of the old. Where directories can't exchange their names,
+    a crash amid the renames of one leaves neither there."""
     partial, old = partial_of(path), old_of(path)
     if os.path.isdir(partial):
-        if os.path.lexists(old):  # it has removed files that are open
-            os.rename(old, tempfile.mkdtemp(dir=partial))
-        if os.path.lexists(path):
-            os.rename(path, old)
-        os.rename(new_directory(path), path)
+        if not (os.path.lexists(path) and exchanged(new_directory(path), path)):
+            if os.path.lexists(old):  # it has removed files that are open
+                os.rename(old, tempfile.mkdtemp(dir=partial))
+            if os.path.lexists(path):
+                os.rename(path, old)
+            os.rename(new_directory(path), path)
     else:
         os.rename(partial, path)
     sync(os.path.dirname(path) or ".")
     discard(path)
+
+
+def exchanged(one: str, other: str) -> bool:
+    """Has two directories exchange their names at once. False: their file system can't, as FUSE and NFS."""
+    if not lib.renameat2(lib.AT_FDCWD, os.fsencode(one), lib.AT_FDCWD, os.fsencode(other), lib.RENAME_EXCHANGE):
+        return True
+    number = ffi.errno
+    if number in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+        return False
+    raise OSError(number, os.strerror(number), one, None, other)
 
 
 def discard(path: str) -> None:
