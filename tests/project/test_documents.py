@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Every command line in the README, docs/, examples/ and the manual pages runs and exits with 0, and every
-block of C in the README and docs/ compiles unchanged; those with a main function run and exit with 0. The
-files that docs/design.md names are there.
+block of C in the README and docs/ compiles unchanged; those with a main function run and exit with 0.
 
 Each block of commands is a bash script, run in a copy of the tree's layout under the build
 directory. Paths that a reader replaces are replaced by directories and files made here. Commands
@@ -243,12 +242,6 @@ def programs():
                 yield name, program_works(name, block, pathlib.Path(directory))
 
 
-def lost_files(text):
-    """The files that a document names and that are not there."""
-    return [name for name in re.findall(r"`(\w+/[\w/]+\.(?:c|h|py))`", text)
-            if not any((ROOT / top / name).exists() for top in (".", "src"))]
-
-
 def main():
     status, seen = 0, set()
     shorten = shortened if checks.AT_LENGTH else Everyday().shortened
@@ -278,9 +271,6 @@ def main():
     for name, good in programs():
         print(f"{'ok' if good else 'not ok'} {name}_compiles_as_it_stands")
         status |= not good
-    lost = lost_files((ROOT / "docs/design.md").read_text())
-    print(" ".join(["not ok" if lost else "ok", "files_that_the_design_names_are_there", *lost]))
-    status |= bool(lost)
     if len(seen) < 10:
         print(f"not ok blocks of commands are found: {len(seen)}")
         status = 1

@@ -120,11 +120,4 @@ done
 
 found=$(grep -HE '^#include "' bench/*.c bench/*/*.[ch] | grep -vE '"(nvswap.h|measure.h|support/measure.h)"|^bench/adam.c:')
 found_none bench_uses_the_public_interface "$found"
-
-# From the top, or from one of these folders.
-found=$(grep -ohE '`[a-z0-9_]+(/[a-z0-9_]+)+\.(c|h|py|sh)`' README.md CONTRIBUTING.md docs/*.md docs/*/*.md | tr -d '`' |
-	while read -r file; do
-		[ -e "$file" ] || [ -e "src/$file" ] || [ -e "include/$file" ] || [ -e "python/nvswap/$file" ] || echo "$file"
-	done)
-found_none documents_name_files_that_exist "$found"
 exit $status
