@@ -123,6 +123,7 @@ static int find_new(struct nvs_engine *engine, const struct nvs_tensor_spec *spe
 	void *names = NULL;
 	int rc = 0;
 
+	assert(reserved->specs && reserved->shapes && reserved->nbytes);
 	for (size_t i = 0; i < reserved->n && !rc; i++) {
 		struct nvs_tensor_spec *spec = &reserved->specs[i];
 		struct nvs_tensor *tensor;

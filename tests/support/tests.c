@@ -16,7 +16,7 @@ static struct group {
 	size_t n;
 	CMFixtureFunction setup, teardown;	     /* of the group */
 	CMFixtureFunction each_setup, each_teardown; /* of tests that have none */
-	void (*finish)(void);
+	void (*finishes[2])(void);
 } groups[FILES_MAX];
 
 static struct group *group_of(const char *file)
@@ -61,13 +61,18 @@ void tests_around(const char *file, CMFixtureFunction setup, CMFixtureFunction t
 
 void tests_finish(const char *file, void (*finish)(void))
 {
-	group_of(file)->finish = finish;
+	struct group *group = group_of(file);
+
+	group->finishes[group->finishes[0] != NULL] = finish;
 }
 
 void tests_passed(const char *file)
 {
-	if (group_of(file)->finish)
-		group_of(file)->finish();
+	const struct group *group = group_of(file);
+
+	for (int i = 0; i < 2; i++)
+		if (group->finishes[i])
+			group->finishes[i]();
 }
 
 int tests_run(const char *file)

@@ -40,7 +40,7 @@
 	{                                                                                          \
 		tests_around(__BASE_FILE__, setup, teardown);                                      \
 	}
-/* A function that is called at the end of each test of the file that has not failed. */
+/* A function that is called at the end of each test of the file that has not failed; two at most. */
 #define AFTER_SUCCESS(finish)                                                                      \
 	static __attribute__((constructor)) void after_success_##finish(void)                      \
 	{                                                                                          \
