@@ -85,7 +85,7 @@ int member_probe(struct member *member, uint32_t unit, const struct nvs_log *log
 int members_open_file(struct member *members, unsigned n, uint64_t stripe, struct nvs_aio *aio,
 		      struct nvs_file **file, struct nvs_error *error)
 {
-	struct file_member parts[NVS_PATHS_MAX];
+	struct file_member parts[NVS_PATHS_MAX] = {{0}};
 	int rc;
 
 	assert(n && n <= NVS_PATHS_MAX);
