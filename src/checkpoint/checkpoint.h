@@ -103,6 +103,10 @@ int checkpoint_lacks(const struct nvs_checkpoint *checkpoint, const char *name,
 /* Sets an entry without a place. `shape` NULL: one dimension. -ENOMEM. */
 int entry_make(struct entry *entry, const char *name, enum nvs_dtype dtype, uint64_t numel,
 	       const uint64_t *shape, size_t ndim);
+/* Sets the error to -EBADMSG for bytes that do not have the checksum that the file has of them, and
+ * returns that. */
+int entry_damaged(const struct nvs_checkpoint *checkpoint, const struct entry *entry,
+		  struct nvs_error *error);
 /* Whether the tensor is only a part of its storage, so that the file has no CRC-32 of the tensor
  * itself. */
 bool entry_is_view(const struct nvs_checkpoint *checkpoint, const struct entry *entry);

@@ -188,6 +188,14 @@ int entry_make(struct entry *entry, const char *name, enum nvs_dtype dtype, uint
 	return 0;
 }
 
+int entry_damaged(const struct nvs_checkpoint *checkpoint, const struct entry *entry,
+		  struct nvs_error *error)
+{
+	return error_about(error, -EBADMSG, entry->name, 0, entry->offset,
+			   "%s: tensor %s: its bytes do not have the checksum that the file states",
+			   checkpoint->paths[entry->file], entry->name);
+}
+
 bool entry_is_view(const struct nvs_checkpoint *checkpoint, const struct entry *entry)
 {
 	return checkpoint->storages && entry->nbytes && !entry->has_crc;

@@ -250,11 +250,7 @@ static int move_groups(struct groups *groups, struct nvs_error *error)
 		const struct entry *entry = groups->entries[i];
 
 		if (entry && entry->has_crc && groups->sums[i] != entry->crc)
-			rc = error_about(error, -EBADMSG, entry->name, 0, entry->offset,
-					 "%s: tensor %s: its bytes do not have the checksum that "
-					 "the file states",
-					 groups->reading->checkpoint->paths[entry->file],
-					 entry->name);
+			rc = entry_damaged(groups->reading->checkpoint, entry, error);
 	}
 	if (!rc)
 		rc = nvs_optimizer_get_info(groups->optimizer, &info, error);

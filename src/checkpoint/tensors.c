@@ -116,11 +116,7 @@ static int empty_to_store(struct move *move, struct nvs_error *error)
 		/* Compares what was read with the checksum that the file has of it. */
 		if (entry->has_crc &&
 		    zip_crc32(nvs_tensor_data(pair->tensor), entry->nbytes) != entry->crc)
-			rc = error_about(error, -EBADMSG, entry->name, 0, entry->offset,
-					 "%s: tensor %s: its bytes do not have the checksum that "
-					 "the file states",
-					 move->reading->checkpoint->paths[entry->file],
-					 entry->name);
+			rc = entry_damaged(move->reading->checkpoint, entry, error);
 	}
 	if (!rc)
 		rc = nvs_tensor_release(move->engine, &pair->tensor, 1, transit->pin, NVS_DIRTY,
