@@ -51,10 +51,11 @@ static double state_bytes(const struct nvs_config *config)
 	bool splits = state != NVS_STATE_FP32 && setting_param_dtype(config) == NVS_BF16 &&
 		      !setting_number(config, "nvswap.keep");
 	char type[16];
+	int rc = nvs_config_get(config, "optimizer.type", type, sizeof(type), NULL);
 
-	for (size_t i = 0; i < COUNT_OF(of_one); i++)
-		if (!nvs_config_get(config, "optimizer.type", type, sizeof(type), NULL) &&
-		    !strcmp(type, of_one[i]))
+	/* Names that are longer are of other types. */
+	for (size_t i = 0; i < COUNT_OF(of_one) && !rc; i++)
+		if (!strcmp(type, of_one[i]))
 			return 4 + 4;
 	return (splits ? 2 : 4) + moments[state];
 }
