@@ -57,7 +57,7 @@ def replace(path: str) -> None:
     a crash amid the renames of one leaves neither there."""
     partial, old = partial_of(path), old_of(path)
     if os.path.isdir(partial):
-        if not (os.path.lexists(path) and exchanged(new_directory(path), path)):
+        if not (os.path.lexists(path) and exchange(new_directory(path), path)):
             if os.path.lexists(old):  # it has removed files that are open
                 os.rename(old, tempfile.mkdtemp(dir=partial))
             if os.path.lexists(path):
@@ -69,7 +69,7 @@ def replace(path: str) -> None:
     discard(path)
 
 
-def exchanged(one: str, other: str) -> bool:
+def exchange(one: str, other: str) -> bool:
     """Has two directories exchange their names at once. False: their file system can't, as FUSE and NFS."""
     if not lib.renameat2(lib.AT_FDCWD, os.fsencode(one), lib.AT_FDCWD, os.fsencode(other), lib.RENAME_EXCHANGE):
         return True

@@ -380,12 +380,12 @@ def a_checkpoint_may_have_many_parameters(directory):
 # ---- Failures
 
 CALLS = [(os, name) for name in ("pwrite", "fsync", "rename", "mkdir", "open", "unlink")] + [
-    (builtins, "open"), (durable, "exchanged")]
+    (builtins, "open"), (durable, "exchange")]
 
 
 def without_exchange():
     """As on FUSE and NFS, where two directories can't exchange their names."""
-    return mock.patch.object(durable, "exchanged", return_value=False)
+    return mock.patch.object(durable, "exchange", return_value=False)
 
 
 @promise
@@ -475,7 +475,7 @@ def an_export_that_ends_before_a_rename_leaves_the_old_checkpoint_or_the_new(dir
         missing = []
         for nth, exchanges in [(1, False), (2, False), (3, False), (4, False), (1, True), (2, True)]:
             process = exporting(directory, path, f"""
-    {exchanges} or setattr(durable, "exchanged", lambda *_: False)
+    {exchanges} or setattr(durable, "exchange", lambda *_: False)
     rename, left = os.rename, [{nth}]
 
     def end(*names):

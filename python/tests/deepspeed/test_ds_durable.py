@@ -272,7 +272,7 @@ def a_directory_that_cannot_be_replaced_stays(directory):
             raise OSError(errno.EIO, "no")
         rename(old, new)
 
-    with mock.patch("os.rename", fail), mock.patch("nvswap.durable.exchanged", return_value=False):
+    with mock.patch("os.rename", fail), mock.patch("nvswap.durable.exchange", return_value=False):
         raises(OSError, lambda: replace(zero), errno.EIO)
         discard(zero)
     assert contents(os.path.join(zero, "file")) == b"old" and os.listdir(directory) == ["zero"]
